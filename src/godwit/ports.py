@@ -1,0 +1,156 @@
+"""Protocols that the core needs and the outer layers implement: Clock, Engine, Link."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from godwit.types import ChatMessage, ModelInfo, RequestId, Sampling, Token, TokenId
+
+
+class Clock(Protocol):
+    """Seconds that never go back; only differences mean anything."""
+
+    def __call__(self) -> float: ...
+
+
+class Generated(Struct, frozen=True, gc=False):
+    """The engine drew output `index` of a request."""
+
+    request: RequestId
+    index: int
+    token: Token
+
+
+class Ended(Struct, frozen=True, gc=False):
+    """The engine ended a request after `num_output` tokens: reason "stop" (end of sequence) or "length".
+
+    The end-of-sequence token itself is not an output token. The sequence's slot stays taken until `release`.
+    """
+
+    request: RequestId
+    num_output: int
+    reason: str
+
+
+class Computed(Struct, frozen=True, gc=False):
+    """A held sequence has the KV of all `num_tokens` tokens (prompt and output) of its present round.
+
+    `round_tokens` of them were computed in this round, in `seconds` from its start.
+    """
+
+    request: RequestId
+    num_tokens: int
+    round_tokens: int
+    seconds: float
+
+
+class Held(Struct, frozen=True, gc=False):
+    """A sequence stopped at the token boundary `num_output`; its KV stays."""
+
+    request: RequestId
+    num_output: int
+
+
+class Failed(Struct, frozen=True, gc=False):
+    """The engine cannot go on with one request (or, with request None, at all)."""
+
+    request: RequestId | None
+    message: str
+
+
+EngineEvent = Generated | Ended | Computed | Held | Failed
+OnStep = Callable[[Sequence[EngineEvent]], None]
+
+
+class SequenceSpec(Struct, frozen=True):
+    """All that an engine needs to continue a request exactly: prompt, output so far, sampling."""
+
+    prompt_ids: tuple[TokenId, ...]
+    output_ids: tuple[TokenId, ...]
+    sampling: Sampling
+
+
+class Engine(Protocol):
+    """One loaded model that serves up to `slots` sequences by continuous batching, in a thread of its own.
+
+    Commands return at once and take effect at the next token boundary; commands for one request keep their
+    order. What happened comes through `on_step`, called in the engine's thread once a step with all events.
+    A sequence is either *held* (KV of the known tokens is computed, nothing is drawn) or *generating*.
+    A command for an unknown request is ignored: it may have ended in the same instant.
+    """
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def slots(self) -> int: ...
+
+    @property
+    def num_steps(self) -> int:
+        """Steps done so far; a busy engine whose count stands still is stalled."""
+        ...
+
+    @property
+    def free_slots(self) -> int: ...
+
+    def start(self, on_step: OnStep) -> None:
+        """Start the thread."""
+        ...
+
+    def close(self) -> None:
+        """Stop the thread and free the model; returns when both are done."""
+        ...
+
+    def tokenize(self, text: str, *, add_special: bool) -> list[TokenId]:
+        """Token ids of `text`; `add_special` adds the model's start token where it wants one.
+
+        Special tokens written in `text` are recognised: callers pass rendered templates or plain prompts.
+        """
+        ...
+
+    def render(self, messages: Sequence[ChatMessage]) -> str:
+        """The prompt text of a conversation, ready for the answer; BadRequestError without a chat template."""
+        ...
+
+    def piece(self, token: TokenId) -> bytes:
+        """The bytes that a token stands for; special tokens give b""."""
+        ...
+
+    def check(self, sequence: SequenceSpec) -> None:
+        """Raise BadRequestError (ids out of the vocabulary, bad grammar, …) or ContextTooLongError."""
+        ...
+
+    def open(self, request: RequestId, sequence: SequenceSpec) -> None:
+        """Take a slot and start computing KV, held; NoFreeSlotError where all slots are taken."""
+        ...
+
+    def append(self, request: RequestId, ids: Sequence[TokenId]) -> None:
+        """Add output tokens drawn elsewhere to a held sequence; only their KV is computed."""
+        ...
+
+    def generate(self, request: RequestId) -> None:
+        """Draw tokens from here on; cancels a pending `hold`."""
+        ...
+
+    def hold(self, request: RequestId, at_output: int | None = None) -> None:
+        """Stop drawing once `at_output` output tokens exist (None: now), keep the KV; Held follows."""
+        ...
+
+    def pace(self, request: RequestId, factor: float) -> None:
+        """Let each token of this request take `factor` (≥ 1) times its usual time."""
+        ...
+
+    def release(self, request: RequestId) -> None:
+        """Forget the sequence and free its slot; no event of it follows this call's effect."""
+        ...
+
+
+class Link(Protocol):
+    """An ordered, authenticated way to one peer; sends never block and are bounded."""
+
+    def send(self, data: bytes) -> None:
+        """Queue one frame; LinkError where the link is closed or its queue is full."""
+        ...
+
+    def close(self, reason: str) -> None: ...

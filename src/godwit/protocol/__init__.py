@@ -1,0 +1,1 @@
+"""The migration protocol, sans-IO: messages, ownership of requests, and the state machines of a move."""

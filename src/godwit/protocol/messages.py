@@ -1,0 +1,405 @@
+"""Every message between head and workers and between workers, and their wire encoding (msgpack).
+
+A link delivers messages in order or breaks; after a break both ends forget the link's moves, and the head
+fails its requests over. All messages may still be handled late or twice: each names its move or epoch.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from godwit.errors import ProtocolError
+from godwit.types import (
+    Alternative,
+    Epoch,
+    ModelInfo,
+    ModelName,
+    MoveId,
+    Prompt,
+    RequestId,
+    Round,
+    Sampling,
+    Token,
+    TokenId,
+    WorkerId,
+)
+
+
+class Message(Struct, frozen=True, array_like=True, tag=True):
+    """Base of all messages; on the wire an array that starts with the class's name."""
+
+
+# --- worker to head ---------------------------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True):
+    """First message of a worker. `incarnation` fences an earlier life of the same worker.
+
+    `peer_url` is where other workers can dial it, None where they cannot; `slots` is per loaded model.
+    """
+
+    worker: WorkerId
+    incarnation: int
+    slots: int
+    device_bytes: int
+    models: tuple[ModelInfo, ...]
+    peer_url: str | None
+
+
+class Alive(Message, frozen=True):
+    """The worker's heartbeat: loop time of its sender, and whether an engine with work made no step lately."""
+
+    sent_at: float
+    is_stalled: bool
+    used_slots: int
+
+
+class ModelChanged(Message, frozen=True):
+    """A model was loaded or unloaded, or (with `error`) could not be loaded."""
+
+    model: ModelInfo
+    error: str | None = None
+
+
+class Accepted(Message, frozen=True):
+    """The worker has a slot for the request; `prompt_ids` is what its prompt became, told once."""
+
+    request: RequestId
+    epoch: Epoch
+    prompt_ids: tuple[TokenId, ...]
+
+
+class Rejected(Message, frozen=True):
+    """The worker will not run the request: an error code and message of `godwit.errors`."""
+
+    request: RequestId
+    epoch: Epoch
+    code: str
+    message: str
+
+
+class TokenEvent(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """Output `first_index` and on of one request, from the owner of `epoch`.
+
+    `texts[i]` are the bytes of `ids[i]`; `alternatives` is empty or has one tuple a token (see `Token`).
+    `finish` ends the request after these tokens: "stop" or "length".
+    """
+
+    request: RequestId
+    epoch: Epoch
+    first_index: int
+    ids: list[TokenId]
+    texts: list[bytes]
+    finish: str | None = None
+    alternatives: tuple[tuple[Alternative, ...], ...] = ()
+
+
+class Tokens(Message, frozen=True):
+    """All that one engine step made: one message, however many requests."""
+
+    events: list[TokenEvent]
+
+
+class RequestFailed(Message, frozen=True):
+    """The engine cannot go on with a request that it owned."""
+
+    request: RequestId
+    epoch: Epoch
+    code: str
+    message: str
+
+
+class Prepared(Message, frozen=True):
+    """The destination has the model loaded and a slot reserved for the move."""
+
+    move: MoveId
+
+
+class Refused(Message, frozen=True):
+    """The destination will not take the move, or gave it up; it holds nothing for it any more."""
+
+    move: MoveId
+    reason: str
+
+
+class MoveFailed(Message, frozen=True):
+    """The source gave the move up and carries on with the request."""
+
+    move: MoveId
+    reason: str
+    rounds: tuple[Round, ...]
+
+
+class Migrated(Message, frozen=True):
+    """The source stopped at output `num_output`, having told the destination to continue.
+
+    `gap_tokens` is how many tokens' KV the destination still lacked when the source stopped.
+    """
+
+    move: MoveId
+    num_output: int
+    gap_tokens: int
+    rounds: tuple[Round, ...]
+
+
+class InDoubt(Message, frozen=True):
+    """The source handed over and then lost the destination: may it take the request back?"""
+
+    move: MoveId
+    reason: str
+
+
+class Left(Message, frozen=True):
+    """The worker is leaving on purpose, and no longer holds any request."""
+
+
+# --- head to worker ---------------------------------------------------------------------------------------
+
+
+class Welcome(Message, frozen=True):
+    """Answer to Hello: how often to send Alive, and after which silence either end gives the link up."""
+
+    heartbeat_s: float
+    dead_after_s: float
+
+
+class Beat(Message, frozen=True):
+    """The head's heartbeat; `echo` is the `sent_at` of the worker's last Alive."""
+
+    echo: float
+
+
+class Load(Message, frozen=True):
+    """Load a model; ModelChanged follows."""
+
+    model: ModelName
+
+
+class Unload(Message, frozen=True):
+    """Unload a model that serves nothing; ModelChanged follows."""
+
+    model: ModelName
+
+
+class Submit(Message, frozen=True):
+    """Run a request, from its start or (failover) after `output_ids`; Accepted or Rejected follows."""
+
+    request: RequestId
+    epoch: Epoch
+    model: ModelName
+    prompt: Prompt
+    output_ids: tuple[TokenId, ...]
+    sampling: Sampling
+
+
+class Stop(Message, frozen=True):
+    """Forget a request in every epoch up to `epoch`, and free its slot at once."""
+
+    request: RequestId
+    epoch: Epoch
+
+
+class Prepare(Message, frozen=True):
+    """Reserve a slot for a move (load the model where missing); Prepared or Refused follows.
+
+    `epoch` is what the destination's token events carry once it owns the request.
+    """
+
+    move: MoveId
+    request: RequestId
+    epoch: Epoch
+    model: ModelName
+    source: WorkerId
+    timeout_s: float
+
+
+class MoveLimits(Struct, frozen=True):
+    """When rounds end: see docs/architecture.md, "Rounds".
+
+    `pause_budget_steps` is the longest predicted pause in decode steps of the destination; `max_rounds`
+    counts the rounds larger than `shadow_tokens`, `max_shadow_rounds` the rest; `max_pace` bounds how much
+    the source may slow down for the last tokens, as a factor on its time per token. With `live` False the
+    source stops first and recomputes after (the baseline of `godwit bench pause`).
+    """
+
+    max_rounds: int = 8
+    pause_budget_steps: float = 2.0
+    shadow_tokens: int = 4
+    max_shadow_rounds: int = 64
+    max_pace: float = 1.5
+    timeout_s: float = 120.0
+    live: bool = True
+
+
+class Migrate(Message, frozen=True):
+    """Move a request to `destination`, which is prepared; `journaled` output tokens are safe at the head."""
+
+    move: MoveId
+    request: RequestId
+    epoch: Epoch
+    destination: WorkerId
+    peer_url: str | None
+    journaled: int
+    limits: MoveLimits
+
+
+class AbortMove(Message, frozen=True):
+    """To the destination: the move is over, free what it holds; it does not own the request."""
+
+    move: MoveId
+
+
+class Keep(Message, frozen=True):
+    """To the source: the move is over and the request is still yours; carry on, or take it back."""
+
+    move: MoveId
+
+
+class Release(Message, frozen=True):
+    """To the source: the destination's first token has arrived; free the KV."""
+
+    move: MoveId
+
+
+class Leave(Message, frozen=True):
+    """The worker is drained: it may stop."""
+
+    reason: str
+
+
+# --- between workers, directly or relayed by the head ---------------------------------------------------------
+
+
+class Resume(Message, frozen=True):
+    """The first round: everything the destination needs to continue the request."""
+
+    move: MoveId
+    request: RequestId
+    model: ModelName
+    digest: str
+    prompt_ids: tuple[TokenId, ...]
+    output: tuple[Token, ...]
+    sampling: Sampling
+    journaled: int
+
+
+class Append(Message, frozen=True):
+    """Tokens drawn since: outputs `first_index` and on."""
+
+    move: MoveId
+    first_index: int
+    output: tuple[Token, ...]
+
+
+class Commit(Message, frozen=True):
+    """The request is the destination's from output `num_output` on."""
+
+    move: MoveId
+    num_output: int
+
+
+class Abandon(Message, frozen=True):
+    """The source gave the move up; the destination frees what it holds."""
+
+    move: MoveId
+    reason: str
+
+
+class Resumed(Message, frozen=True):
+    """The destination has the KV up to output `num_output`; the round had `tokens` and took `seconds`."""
+
+    move: MoveId
+    num_output: int
+    tokens: int
+    seconds: float
+
+
+class Declined(Message, frozen=True):
+    """The destination does not go on with the move; it holds nothing for it."""
+
+    move: MoveId
+    reason: str
+
+
+class PeerHello(Message, frozen=True):
+    """First frame of a peer link: who dials."""
+
+    worker: WorkerId
+    incarnation: int
+
+
+PeerMessage = Resume | Append | Commit | Abandon | Resumed | Declined
+
+
+class Relayed(Message, frozen=True):
+    """A peer message through the head: to `peer` on the way up, from `peer` on the way down."""
+
+    peer: WorkerId
+    message: PeerMessage
+
+
+FromWorker = (
+    Hello
+    | Alive
+    | ModelChanged
+    | Accepted
+    | Rejected
+    | Tokens
+    | RequestFailed
+    | Prepared
+    | Refused
+    | MoveFailed
+    | Migrated
+    | InDoubt
+    | Left
+    | Relayed
+)
+FromHead = (
+    Welcome
+    | Beat
+    | Load
+    | Unload
+    | Submit
+    | Stop
+    | Prepare
+    | Migrate
+    | AbortMove
+    | Keep
+    | Release
+    | Leave
+    | Relayed
+)
+FromPeer = PeerHello | PeerMessage
+
+_encoder = msgspec.msgpack.Encoder()
+_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+_from_head: msgspec.msgpack.Decoder[FromHead] = msgspec.msgpack.Decoder(FromHead)
+_from_peer: msgspec.msgpack.Decoder[FromPeer] = msgspec.msgpack.Decoder(FromPeer)
+
+
+def encode(message: Message) -> bytes:
+    """One message as one frame."""
+    return _encoder.encode(message)
+
+
+def decode_from_worker(frame: bytes) -> FromWorker:
+    """The message in a frame that a worker sent to the head; ProtocolError where it is none."""
+    try:
+        return _from_worker.decode(frame)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a message from a worker: {error}") from error
+
+
+def decode_from_head(frame: bytes) -> FromHead:
+    """The message in a frame that the head sent to a worker; ProtocolError where it is none."""
+    try:
+        return _from_head.decode(frame)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a message from the head: {error}") from error
+
+
+def decode_from_peer(frame: bytes) -> FromPeer:
+    """The message in a frame that another worker sent; ProtocolError where it is none."""
+    try:
+        return _from_peer.decode(frame)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a message from a peer: {error}") from error

@@ -1,0 +1,109 @@
+"""Frozen value types and ids that every layer shares; see docs/glossary.md for the words."""
+
+from typing import NewType
+
+from msgspec import Struct
+
+RequestId = NewType("RequestId", str)
+WorkerId = NewType("WorkerId", str)
+ModelName = NewType("ModelName", str)
+MoveId = NewType("MoveId", str)
+Epoch = NewType("Epoch", int)
+TokenId = int
+
+
+class Sampling(Struct, frozen=True, omit_defaults=True):
+    """How the next token is drawn; counts are over the whole request, however often it moves.
+
+    `seed` decides every draw: the draw for output index k is a function of (seed, k) alone.
+    `top_k` 0, `top_p` 1, `min_p` 0 switch the filter off; `temperature` 0 is greedy.
+    `presence_penalty` and `frequency_penalty` count output tokens, `repetition_penalty` prompt and output.
+    `grammar` is GBNF with the rule `root`; `json_schema` is JSON text ("{}" allows any object).
+    `num_logprobs` is the number of alternatives reported a token, None for no logprobs.
+    """
+
+    seed: int
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    grammar: str | None = None
+    json_schema: str | None = None
+    num_logprobs: int | None = None
+    ignore_eos: bool = False
+
+
+class TextPrompt(Struct, frozen=True, tag="text"):
+    """A prompt that the worker tokenizes as it stands."""
+
+    text: str
+
+
+class ChatMessage(Struct, frozen=True):
+    """One turn of a conversation."""
+
+    role: str
+    content: str
+    name: str | None = None
+
+
+class ChatPrompt(Struct, frozen=True, tag="chat"):
+    """A conversation that the worker renders with the model's chat template, then tokenizes."""
+
+    messages: tuple[ChatMessage, ...]
+
+
+class TokenPrompt(Struct, frozen=True, tag="ids"):
+    """A prompt that is token ids already."""
+
+    ids: tuple[TokenId, ...]
+
+
+Prompt = TextPrompt | ChatPrompt | TokenPrompt
+
+
+class Alternative(Struct, frozen=True, array_like=True, gc=False):
+    """One candidate for an output position: its id, bytes and natural-log probability."""
+
+    id: TokenId
+    text: bytes
+    logprob: float
+
+
+class Token(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """One output token: its id, its bytes (maybe part of a character), and its logprobs where asked for.
+
+    `alternatives` is empty, or the chosen token first and then the most likely ones, best first.
+    """
+
+    id: TokenId
+    text: bytes
+    alternatives: tuple[Alternative, ...] = ()
+
+
+class Round(Struct, frozen=True, array_like=True, gc=False):
+    """One resume during a move: tokens whose KV the destination computed, and the seconds it took."""
+
+    tokens: int
+    seconds: float
+
+
+class ModelInfo(Struct, frozen=True):
+    """A model as one worker can serve it.
+
+    `digest` identifies the checkpoint's content; `context_tokens` is the limit of prompt plus output for one
+    request; `device_bytes` is weights plus KV of all slots; `is_loaded` tells whether an instance is up.
+    """
+
+    name: ModelName
+    digest: str
+    context_tokens: int
+    device_bytes: int
+    is_loaded: bool
+    has_chat_template: bool
