@@ -110,7 +110,7 @@ class Engine(Protocol):
         ...
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
-        """The prompt text of a conversation, ready for the answer; BadRequestError without a chat template."""
+        """The prompt text of a conversation, ready for the answer; BadRequestError without a template."""
         ...
 
     def piece(self, token: TokenId) -> bytes:

@@ -1,13 +1,11 @@
-"""Every message between head and workers and between workers, and their wire encoding (msgpack).
+"""Every message between head and workers and between workers; wire.py encodes them.
 
 A link delivers messages in order or breaks; after a break both ends forget the link's moves, and the head
 fails its requests over. All messages may still be handled late or twice: each names its move or epoch.
 """
 
-import msgspec
 from msgspec import Struct
 
-from godwit.errors import ProtocolError
 from godwit.types import (
     Alternative,
     Epoch,
@@ -46,7 +44,7 @@ class Hello(Message, frozen=True):
 
 
 class Alive(Message, frozen=True):
-    """The worker's heartbeat: loop time of its sender, and whether an engine with work made no step lately."""
+    """The worker's heartbeat: its loop time, and whether an engine that has work made no step lately."""
 
     sent_at: float
     is_stalled: bool
@@ -215,18 +213,20 @@ class Prepare(Message, frozen=True):
 class MoveLimits(Struct, frozen=True):
     """When rounds end: see docs/architecture.md, "Rounds".
 
-    `pause_budget_steps` is the longest predicted pause in decode steps of the destination; `max_rounds`
-    counts the rounds larger than `shadow_tokens`, `max_shadow_rounds` the rest; `max_pace` bounds how much
-    the source may slow down for the last tokens, as a factor on its time per token. With `live` False the
-    source stops first and recomputes after (the baseline of `godwit bench pause`).
+    A round of at most `shadow_tokens` is a shadow round; `max_rounds` bounds the larger ones and
+    `max_shadow_rounds` these. While shadowing, the source takes `pace` times its usual time for a token, and
+    every `patience_rounds` one token more is an acceptable gap, up to `pause_budget_steps`. `timeout_s`
+    bounds each phase. With `live` False the source stops first and the destination recomputes everything
+    after (the baseline of `godwit bench pause`).
     """
 
     max_rounds: int = 8
     pause_budget_steps: float = 2.0
     shadow_tokens: int = 4
     max_shadow_rounds: int = 64
-    max_pace: float = 1.5
-    timeout_s: float = 120.0
+    patience_rounds: int = 6
+    pace: float = 1.3
+    timeout_s: float = 60.0
     live: bool = True
 
 
@@ -266,7 +266,7 @@ class Leave(Message, frozen=True):
     reason: str
 
 
-# --- between workers, directly or relayed by the head ---------------------------------------------------------
+# --- between workers, directly or relayed by the head -----------------------------------------------------
 
 
 class Resume(Message, frozen=True):
@@ -369,37 +369,3 @@ FromHead = (
     | Relayed
 )
 FromPeer = PeerHello | PeerMessage
-
-_encoder = msgspec.msgpack.Encoder()
-_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
-_from_head: msgspec.msgpack.Decoder[FromHead] = msgspec.msgpack.Decoder(FromHead)
-_from_peer: msgspec.msgpack.Decoder[FromPeer] = msgspec.msgpack.Decoder(FromPeer)
-
-
-def encode(message: Message) -> bytes:
-    """One message as one frame."""
-    return _encoder.encode(message)
-
-
-def decode_from_worker(frame: bytes) -> FromWorker:
-    """The message in a frame that a worker sent to the head; ProtocolError where it is none."""
-    try:
-        return _from_worker.decode(frame)
-    except msgspec.MsgspecError as error:
-        raise ProtocolError(f"not a message from a worker: {error}") from error
-
-
-def decode_from_head(frame: bytes) -> FromHead:
-    """The message in a frame that the head sent to a worker; ProtocolError where it is none."""
-    try:
-        return _from_head.decode(frame)
-    except msgspec.MsgspecError as error:
-        raise ProtocolError(f"not a message from the head: {error}") from error
-
-
-def decode_from_peer(frame: bytes) -> FromPeer:
-    """The message in a frame that another worker sent; ProtocolError where it is none."""
-    try:
-        return _from_peer.decode(frame)
-    except msgspec.MsgspecError as error:
-        raise ProtocolError(f"not a message from a peer: {error}") from error

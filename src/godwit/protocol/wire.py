@@ -1,0 +1,40 @@
+"""Messages to frames and back (msgpack)."""
+
+import msgspec
+
+from godwit.errors import ProtocolError
+from godwit.protocol.messages import FromHead, FromPeer, FromWorker, Message
+
+_encoder = msgspec.msgpack.Encoder()
+_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+_from_head: msgspec.msgpack.Decoder[FromHead] = msgspec.msgpack.Decoder(FromHead)
+_from_peer: msgspec.msgpack.Decoder[FromPeer] = msgspec.msgpack.Decoder(FromPeer)
+
+
+def encode(message: Message) -> bytes:
+    """One message as one frame."""
+    return _encoder.encode(message)
+
+
+def decode_from_worker(frame: bytes) -> FromWorker:
+    """The message in a frame that a worker sent to the head; ProtocolError where it is none."""
+    try:
+        return _from_worker.decode(frame)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a message from a worker: {error}") from error
+
+
+def decode_from_head(frame: bytes) -> FromHead:
+    """The message in a frame that the head sent to a worker; ProtocolError where it is none."""
+    try:
+        return _from_head.decode(frame)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a message from the head: {error}") from error
+
+
+def decode_from_peer(frame: bytes) -> FromPeer:
+    """The message in a frame that another worker sent; ProtocolError where it is none."""
+    try:
+        return _from_peer.decode(frame)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a message from a peer: {error}") from error
