@@ -1,11 +1,12 @@
-"""Protocols that the core needs and the outer layers implement: Clock, Engine, Link."""
+"""Protocols that the core needs and the outer layers implement: Clock, Engine, Instances, Sink."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
-from godwit.types import ChatMessage, ModelInfo, RequestId, Sampling, Token, TokenId
+from godwit.errors import GodwitError
+from godwit.types import Alternative, ChatMessage, ModelInfo, ModelName, RequestId, Sampling, Token, TokenId
 
 
 class Clock(Protocol):
@@ -146,11 +147,51 @@ class Engine(Protocol):
         ...
 
 
-class Link(Protocol):
-    """An ordered, authenticated way to one peer; sends never block and are bounded."""
+class Instances(Protocol):
+    """The models loaded on one worker; an engine that is here has been started."""
 
-    def send(self, data: bytes) -> None:
-        """Queue one frame; LinkError where the link is closed or its queue is full."""
+    def get(self, model: ModelName) -> Engine | None:
+        """The engine that serves `model`, None where it is not loaded."""
         ...
 
-    def close(self, reason: str) -> None: ...
+    def load(self, model: ModelName, done: Callable[[Engine | GodwitError], None]) -> None:
+        """Load `model`; `done` is called later, in the worker's loop, with the engine or what went wrong."""
+        ...
+
+    def unload(self, model: ModelName) -> None:
+        """Drop the instance if it serves nothing; harmless where it is not loaded."""
+        ...
+
+
+class Sink(Protocol):
+    """Where one request's output goes; the table calls it from the event loop and never waits for it.
+
+    Order: `accepted` once, any number of `tokens` with `flush` after one or several of them, then exactly
+    one of `finished` and `failed` (which may also come first). Moves and failovers are invisible here.
+    """
+
+    def accepted(self, prompt_ids: Sequence[TokenId]) -> None:
+        """The prompt's token ids are known."""
+        ...
+
+    def tokens(
+        self,
+        first_index: int,
+        ids: Sequence[TokenId],
+        texts: Sequence[bytes],
+        alternatives: Sequence[tuple[Alternative, ...]],
+    ) -> None:
+        """Outputs `first_index` and on, each index exactly once and in order; buffer them until `flush`."""
+        ...
+
+    def flush(self) -> None:
+        """All that is pending now has been given: write it out."""
+        ...
+
+    def finished(self, reason: str) -> None:
+        """The request ended: "stop" or "length"."""
+        ...
+
+    def failed(self, error: GodwitError) -> None:
+        """The request cannot be completed."""
+        ...

@@ -63,7 +63,8 @@ def begin_source(limits: MoveLimits, num_output: int, now: float) -> Step[Source
 
 
 def _drawn(s: Source, e: Drawn) -> Step[Source]:
-    return replace(s, num_output=e.num_output), (Do.SEND_APPEND,) if s.limits.live else ()
+    is_new = e.num_output > s.num_output
+    return replace(s, num_output=e.num_output), (Do.SEND_APPEND,) if is_new and s.limits.live else ()
 
 
 def _round_done(s: Source, e: RoundDone) -> Step[Source]:

@@ -1,0 +1,225 @@
+"""The moves to a worker: reserves slots, feeds the destination machines and performs their effects."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from godwit.errors import GodwitError, InvariantBrokenError
+from godwit.ports import Clock, Computed, Engine, Instances
+from godwit.protocol.destination import DESTINATION, Destination, DestinationState
+from godwit.protocol.events import (
+    AbortOrdered,
+    AppendArrived,
+    CommitArrived,
+    DestinationFailed,
+    Do,
+    KvReady,
+    PeerGone,
+    ResumeArrived,
+    Tick,
+)
+from godwit.protocol.messages import (
+    Abandon,
+    Append,
+    Commit,
+    Declined,
+    PeerMessage,
+    Prepare,
+    Prepared,
+    Refused,
+    Resume,
+    Resumed,
+)
+from godwit.protocol.running import Running, SendHead, SendPeer
+from godwit.types import ModelName, MoveId, RequestId, Round, Token, WorkerId
+
+
+@dataclass(slots=True)
+class Incoming:
+    """One move: its order, its machine, what has arrived, and whether its model was loaded for it."""
+
+    order: Prepare
+    machine: Destination
+    is_loaded_for_it: bool = False
+    running: Running | None = None
+    fresh: tuple[Token, ...] = ()
+    last_round: KvReady | None = None
+
+
+class DestinationMoves:
+    """All moves for which this worker is the destination."""
+
+    def __init__(
+        self,
+        instances: Instances,
+        send_head: SendHead,
+        send_peer: SendPeer,
+        adopt: Callable[[Running], None],
+        free: Callable[[Running], None],
+        now: Clock,
+    ) -> None:
+        self._instances = instances
+        self._send_head = send_head
+        self._send_peer = send_peer
+        self._adopt = adopt
+        self._free_running = free
+        self._now = now
+        self._by_move: dict[MoveId, Incoming] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_move)
+
+    def num_reserved(self, model: ModelName) -> int:
+        """Slots of `model` promised to moves whose first round has not come."""
+        waiting = DestinationState.PREPARED
+        return sum(m.order.model == model and m.machine.state is waiting for m in self._by_move.values())
+
+    def prepare(self, order: Prepare) -> None:
+        """Reserve a slot, loading the model where it is missing; Prepared or Refused follows."""
+        if order.move in self._by_move:
+            return
+        engine = self._instances.get(order.model)
+        if engine is not None and engine.free_slots <= self.num_reserved(order.model):
+            self._send_head(Refused(order.move, "no free slot"))
+            return
+        incoming = Incoming(order, Destination(self._now() + order.timeout_s))
+        self._by_move[order.move] = incoming
+        if engine is not None:
+            self._send_head(Prepared(order.move))
+            return
+        incoming.is_loaded_for_it = True
+        self._instances.load(order.model, lambda result: self._loaded(incoming, result))
+
+    def _loaded(self, incoming: Incoming, result: Engine | GodwitError) -> None:
+        if isinstance(result, GodwitError):
+            self._feed(incoming, DestinationFailed(result.message))
+        elif incoming.machine.state is DestinationState.PREPARED:
+            self._send_head(Prepared(incoming.order.move))
+        else:
+            self._instances.unload(incoming.order.model)
+
+    def on_peer(self, sender: WorkerId, message: Resume | Append | Commit | Abandon) -> None:
+        """A message of the source; one for a move unknown here is declined, another worker's too."""
+        incoming = self._by_move.get(message.move)
+        if incoming is None or incoming.order.source != sender:
+            if not isinstance(message, Abandon):
+                self._send_peer(sender, None, Declined(message.move, "no such move here"))
+            return
+        match message:
+            case Resume():
+                self._on_resume(incoming, message)
+            case Append():
+                skip = incoming.machine.num_known - message.first_index
+                incoming.fresh = message.output[skip:] if skip >= 0 else ()
+                end = message.first_index + len(message.output)
+                self._feed(incoming, AppendArrived(message.first_index, end))
+            case Commit():
+                self._feed(incoming, CommitArrived(message.num_output))
+            case Abandon():
+                self._feed(incoming, PeerGone(message.reason))
+
+    def _on_resume(self, incoming: Incoming, message: Resume) -> None:
+        engine = self._instances.get(incoming.order.model)
+        if engine is None:
+            refusal: str | None = "the model is not loaded"
+        elif engine.info.digest != message.digest:
+            refusal = "another checkpoint has this model's name here"
+        else:
+            refusal = None
+            if incoming.running is None:
+                incoming.running = Running(
+                    message.request,
+                    incoming.order.epoch,
+                    message.model,
+                    engine,
+                    message.prompt_ids,
+                    message.sampling,
+                    list(message.output),
+                    message.journaled,
+                )
+        self._feed(incoming, ResumeArrived(len(message.output), refusal))
+
+    def computed(self, event: Computed) -> None:
+        """The engine did a round for a held sequence."""
+        if (incoming := self._of_request(event.request)) and incoming.running:
+            num_output = event.num_tokens - len(incoming.running.prompt_ids)
+            incoming.last_round = KvReady(num_output, Round(event.round_tokens, event.seconds))
+            self._feed(incoming, incoming.last_round)
+
+    def engine_failed(self, request: RequestId, reason: str) -> None:
+        if incoming := self._of_request(request):
+            self._feed(incoming, DestinationFailed(reason))
+
+    def abort(self, move: MoveId) -> None:
+        if incoming := self._by_move.get(move):
+            self._feed(incoming, AbortOrdered())
+
+    def abort_all(self) -> None:
+        for move in list(self._by_move):
+            self.abort(move)
+
+    def forget(self, request: RequestId) -> None:
+        """The request ended or left here after its move: nothing is left to abort."""
+        if incoming := self._of_request(request):
+            del self._by_move[incoming.order.move]
+
+    def peer_gone(self, peer: WorkerId, reason: str) -> None:
+        """The link to `peer` broke."""
+        for incoming in [m for m in self._by_move.values() if m.order.source == peer]:
+            self._feed(incoming, PeerGone(reason))
+
+    def tick(self, now: float) -> None:
+        for incoming in list(self._by_move.values()):
+            self._feed(incoming, Tick(now))
+
+    def _of_request(self, request: RequestId) -> Incoming | None:
+        return next((m for m in self._by_move.values() if m.order.request == request), None)
+
+    def _feed(self, incoming: Incoming, event: object) -> None:
+        incoming.machine, effects = DESTINATION.step(incoming.machine, event)
+        if incoming.machine.state in DESTINATION.ends:
+            self._by_move.pop(incoming.order.move, None)
+        for effect in effects:
+            self._perform(incoming, effect)
+
+    def _perform(self, incoming: Incoming, effect: object) -> None:
+        order, reason = incoming.order, incoming.machine.reason
+        match effect:
+            case Do.OPEN:
+                self._open(incoming)
+            case Do.APPEND if running := incoming.running:
+                running.output.extend(incoming.fresh)
+                running.engine.append(running.request, [token.id for token in incoming.fresh])
+            case Do.ADOPT if running := incoming.running:
+                self._adopt(running)
+            case Do.FREE:
+                self._free(incoming)
+            case Do.SEND_RESUMED if done := incoming.last_round:
+                message = Resumed(order.move, done.num_output, done.round.tokens, done.round.seconds)
+                self._to_source(incoming, message)
+            case Do.SEND_DECLINED:
+                self._to_source(incoming, Declined(order.move, reason))
+            case Do.SEND_REFUSED:
+                self._send_head(Refused(order.move, reason))
+            case _:
+                raise InvariantBrokenError(f"a destination cannot {effect}")
+
+    def _open(self, incoming: Incoming) -> None:
+        running = incoming.running
+        if running is None:
+            raise InvariantBrokenError("a round before its tokens")
+        try:
+            running.engine.check(running.spec)
+            running.engine.open(running.request, running.spec)
+        except GodwitError as error:
+            incoming.running = None
+            self._feed(incoming, DestinationFailed(error.message))
+
+    def _free(self, incoming: Incoming) -> None:
+        if incoming.running is not None:
+            self._free_running(incoming.running)
+        engine = self._instances.get(incoming.order.model)
+        if incoming.is_loaded_for_it and engine is not None and engine.free_slots == engine.slots:
+            self._instances.unload(incoming.order.model)
+
+    def _to_source(self, incoming: Incoming, message: PeerMessage) -> None:
+        self._send_peer(incoming.order.source, None, message)

@@ -1,0 +1,206 @@
+"""A worker's side of the protocol: the requests that it computes and its moves. Synchronous, no I/O.
+
+The worker's process gives it messages, engine events and ticks, and carries what it sends. All calls come
+from one thread.
+"""
+
+from collections.abc import Sequence
+
+from godwit.errors import GodwitError, NoFreeSlotError
+from godwit.ports import Clock, Computed, Ended, Engine, EngineEvent, Failed, Generated, Held, Instances
+from godwit.protocol.incoming import DestinationMoves
+from godwit.protocol.messages import (
+    AbortMove,
+    Accepted,
+    Declined,
+    Keep,
+    Message,
+    Migrate,
+    PeerMessage,
+    Prepare,
+    Rejected,
+    Release,
+    RequestFailed,
+    Resumed,
+    Stop,
+    Submit,
+    Tokens,
+)
+from godwit.protocol.outgoing import SourceMoves
+from godwit.protocol.running import Running, SendHead, SendPeer
+from godwit.types import ChatPrompt, Prompt, RequestId, TextPrompt, Token, TokenId, WorkerId
+
+RequestOrder = Submit | Stop | Prepare | Migrate | AbortMove | Keep | Release
+
+
+def prompt_ids(engine: Engine, prompt: Prompt) -> tuple[TokenId, ...]:
+    """The token ids of a prompt, as the engine's tokenizer and chat template make them."""
+    match prompt:
+        case ChatPrompt():
+            return tuple(engine.tokenize(engine.render(prompt.messages), add_special=False))
+        case TextPrompt():
+            return tuple(engine.tokenize(prompt.text, add_special=True))
+        case _:
+            return prompt.ids
+
+
+class WorkerRequests:
+    """All requests at one worker, whether it owns them, is taking them in, or is giving them away."""
+
+    def __init__(self, instances: Instances, send_head: SendHead, send_peer: SendPeer, now: Clock) -> None:
+        self._instances = instances
+        self._send_head = send_head
+        self._now = now
+        self._running: dict[RequestId, Running] = {}
+        self._outgoing = SourceMoves(self._queue, send_peer, self._free, now)
+        self._incoming = DestinationMoves(instances, self._queue, send_peer, self._adopt, self._free, now)
+        self._queued: list[Message] = []
+        self._is_stepping = False
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_moves(self) -> int:
+        return len(self._outgoing) + len(self._incoming)
+
+    def on_head(self, message: RequestOrder) -> None:
+        """Do what the head ordered about a request or a move."""
+        match message:
+            case Submit():
+                self._submit(message)
+            case Stop():
+                self._stop(message)
+            case Prepare():
+                self._fence(message.request)
+                self._incoming.prepare(message)
+            case Migrate():
+                self._outgoing.begin(message, self._running.get(message.request))
+            case AbortMove():
+                self._incoming.abort(message.move)
+            case Keep():
+                self._outgoing.keep(message.move)
+            case Release():
+                self._outgoing.release(message.move)
+
+    def on_peer(self, sender: WorkerId, message: PeerMessage) -> None:
+        """Take a message that came from another worker, by its own link or through the head."""
+        if isinstance(message, Resumed | Declined):
+            self._outgoing.on_peer(sender, message)
+        else:
+            self._incoming.on_peer(sender, message)
+
+    def peer_gone(self, peer: WorkerId, reason: str) -> None:
+        """The link to another worker broke."""
+        self._outgoing.peer_gone(peer, reason)
+        self._incoming.peer_gone(peer, reason)
+
+    def head_gone(self) -> None:
+        """Stop everything: the head has fenced this worker off, so whatever it computes is lost anyway."""
+        self._incoming.abort_all()
+        for running in list(self._running.values()):
+            self._end(running)
+        self._queued.clear()
+
+    def tick(self, now: float) -> None:
+        """Let deadlines pass."""
+        self._outgoing.tick(now)
+        self._incoming.tick(now)
+
+    def on_step(self, events: Sequence[EngineEvent]) -> None:
+        """Take what one engine step made: one message to the head, and whatever the moves make of it."""
+        finished: dict[RequestId, str] = {}
+        drawn: dict[RequestId, Running] = {}
+        self._is_stepping = True
+        for event in events:
+            match event:
+                case Generated():
+                    if running := self._running.get(event.request):
+                        running.output.append(event.token)
+                        drawn[event.request] = running
+                case Ended():
+                    if running := self._running.get(event.request):
+                        drawn[event.request] = running
+                        finished[event.request] = event.reason
+                case Computed():
+                    self._incoming.computed(event)
+                case Held():
+                    if running := self._running.get(event.request):
+                        self._outgoing.drawn(running)
+                        self._outgoing.stopped(event.request, event.num_output)
+                case Failed():
+                    self._failed(event)
+        self._is_stepping = False
+        for request, running in drawn.items():
+            if request not in finished:
+                self._outgoing.drawn(running)
+        if drawn:
+            self._send_head(Tokens([running.tell(finished.get(r)) for r, running in drawn.items()]))
+        self._flush()
+        for request in finished:
+            if ended := self._running.get(request):
+                self._end(ended)
+
+    def _queue(self, message: Message) -> None:
+        """Send to the head, but after the tokens of the step that is being taken."""
+        self._queued.append(message)
+        if not self._is_stepping:
+            self._flush()
+
+    def _flush(self) -> None:
+        queued, self._queued = self._queued, []
+        for message in queued:
+            self._send_head(message)
+
+    def _submit(self, order: Submit) -> None:
+        self._fence(order.request)
+        try:
+            engine = self._instances.get(order.model)
+            if engine is None or engine.free_slots <= self._incoming.num_reserved(order.model):
+                raise NoFreeSlotError(f"{order.model} has no free slot here")
+            ids = prompt_ids(engine, order.prompt)
+            output = [Token(token, engine.piece(token)) for token in order.output_ids]
+            running = Running(
+                order.request, order.epoch, order.model, engine, ids, order.sampling, output, len(output)
+            )
+            engine.check(running.spec)
+            engine.open(order.request, running.spec)
+        except GodwitError as error:
+            self._send_head(Rejected(order.request, order.epoch, error.code, error.message))
+            return
+        self._running[order.request] = running
+        engine.generate(order.request)
+        self._send_head(Accepted(order.request, order.epoch, ids))
+
+    def _fence(self, request: RequestId) -> None:
+        """A new epoch of a request begins here: nothing of an earlier one may be left."""
+        if running := self._running.get(request):
+            self._end(running)
+
+    def _stop(self, order: Stop) -> None:
+        running = self._running.get(order.request)
+        if running is not None and running.epoch <= order.epoch:
+            self._end(running)
+
+    def _failed(self, event: Failed) -> None:
+        gone = list(self._running) if event.request is None else [event.request]
+        for request in gone:
+            self._incoming.engine_failed(request, event.message)
+            if running := self._running.get(request):
+                self._end(running)
+                self._queue(RequestFailed(request, running.epoch, "engine_error", event.message))
+
+    def _adopt(self, running: Running) -> None:
+        self._running[running.request] = running
+        running.engine.generate(running.request)
+
+    def _end(self, running: Running) -> None:
+        self._outgoing.ended(running.request)
+        self._free(running)
+
+    def _free(self, running: Running) -> None:
+        running.engine.release(running.request)
+        if self._running.get(running.request) is running:
+            del self._running[running.request]
+            self._incoming.forget(running.request)
