@@ -34,9 +34,10 @@ class CoordinatorState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """The head's side of a move; `deadline_s` bounds preparation, then rounds, then the handover."""
+    """The head's side of a move: ready by `prepare_by_s`, over by `deadline_s`."""
 
     limits: MoveLimits
+    prepare_by_s: float
     deadline_s: float
     state: CoordinatorState = CoordinatorState.PREPARING
     reason: str = ""
@@ -44,6 +45,11 @@ class Coordinator:
 
 def _fail(c: Coordinator, reason: str, *effects: Do) -> Step[Coordinator]:
     return replace(c, state=CoordinatorState.FAILED, reason=reason), (Do.REVOKE, *effects, Do.RECORD)
+
+
+def _fail_over(c: Coordinator, reason: str, *effects: Do) -> Step[Coordinator]:
+    after, first = _fail(c, reason, *effects)
+    return after, (*first, Do.FAIL_OVER)
 
 
 def _destination_ready(c: Coordinator, _: DestinationReady) -> Step[Coordinator]:
@@ -63,7 +69,7 @@ def _source_gave_up(c: Coordinator, e: SourceGaveUp) -> Step[Coordinator]:
 
 
 def _source_gone(c: Coordinator, _: SourceGone) -> Step[Coordinator]:
-    return _fail(c, "the source died", Do.ORDER_ABORT, Do.FAIL_OVER)
+    return _fail_over(c, "the source died", Do.ORDER_ABORT)
 
 
 def _coordinator_ended(c: Coordinator, _: RequestEnded) -> Step[Coordinator]:
@@ -73,7 +79,7 @@ def _coordinator_ended(c: Coordinator, _: RequestEnded) -> Step[Coordinator]:
 def _preparing_tick(c: Coordinator, e: Tick) -> Step[Coordinator]:
     return (
         _fail(c, "the destination was not ready in time", Do.ORDER_ABORT)
-        if e.now >= c.deadline_s
+        if e.now >= c.prepare_by_s
         else (c, ())
     )
 
@@ -109,13 +115,13 @@ def _orphaned(c: Coordinator, _: SourceGone) -> Step[Coordinator]:
 
 
 def _both_gone(c: Coordinator, e: DestinationFailed) -> Step[Coordinator]:
-    return _fail(c, f"source and destination died: {e.reason}", Do.FAIL_OVER)
+    return _fail_over(c, f"source and destination died: {e.reason}")
 
 
 def _orphaned_tick(c: Coordinator, e: Tick) -> Step[Coordinator]:
     if e.now < c.deadline_s:
         return c, ()
-    return _fail(c, "no token from the destination in time", Do.ORDER_ABORT, Do.FAIL_OVER)
+    return _fail_over(c, "no token from the destination in time", Do.ORDER_ABORT)
 
 
 _PR, _M, _HO, _OR, _AD, _D, _F = tuple(CoordinatorState)

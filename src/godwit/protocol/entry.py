@@ -1,0 +1,86 @@
+"""One request as the head knows it, and the record of each move that it made."""
+
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from godwit.ports import Sink
+from godwit.protocol.coordinator import Coordinator
+from godwit.protocol.journal import Journal
+from godwit.types import ModelName, MoveId, Prompt, RequestId, Round, Sampling, WorkerId
+
+
+class MoveRecord(Struct, frozen=True):
+    """What became of a move (or, with `method` "failover", of an unplanned one).
+
+    `num_output` is the first index that the destination drew; `gap_tokens` had no KV there when the source
+    stopped. `pause_s` is the time between the last token before and the first token after, at the router;
+    None where no token followed. `duration_s` is from the decision to its end.
+    """
+
+    move: MoveId
+    request: RequestId
+    source: WorkerId
+    destination: WorkerId | None
+    method: str
+    outcome: str
+    reason: str
+    rounds: tuple[Round, ...]
+    gap_tokens: int
+    num_output: int
+    pause_s: float | None
+    duration_s: float
+
+
+@dataclass(slots=True)
+class Moving:
+    """A planned move in hand: its machine, its two ends, and what is known of it so far."""
+
+    move: MoveId
+    source: WorkerId
+    destination: WorkerId
+    peer_url: str | None
+    reason: str
+    started_s: float
+    machine: Coordinator
+    rounds: tuple[Round, ...] = ()
+    gap_tokens: int = 0
+    num_output: int = 0
+    pause_s: float | None = None
+    is_adopted: bool = False
+
+
+@dataclass(slots=True)
+class Failover:
+    """An unplanned move in hand: whom it lost, when, and when its last token had come."""
+
+    source: WorkerId
+    started_s: float
+    last_token_s: float
+    reason: str
+
+
+@dataclass(slots=True)
+class Entry:
+    """One request at the head."""
+
+    request: RequestId
+    model: ModelName
+    prompt: Prompt
+    sampling: Sampling
+    sink: Sink
+    arrived_s: float
+    journal: Journal = field(default_factory=Journal)
+    moving: Moving | None = None
+    failover: Failover | None = None
+    last_token_s: float = 0.0
+    num_failovers: int = 0
+    num_moves: int = 0
+    is_dirty: bool = False
+
+    @property
+    def state(self) -> str:
+        """One of "queued", "moving", "running"."""
+        if self.journal.owner is None:
+            return "queued"
+        return "moving" if self.moving is not None else "running"

@@ -1,0 +1,290 @@
+"""The head's side of the protocol: every request's journal, its moves and its failovers. No I/O.
+
+Who drives it gives it the workers' messages, the losses of workers, the scheduler's decisions and ticks.
+"""
+
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+
+from godwit.errors import (
+    BadRequestError,
+    ConflictError,
+    GodwitError,
+    InvariantBrokenError,
+    ModelLoadError,
+    NoFreeSlotError,
+    OverloadedError,
+    from_code,
+)
+from godwit.ports import Clock, Sink
+from godwit.protocol.entry import Entry
+from godwit.protocol.events import (
+    DestinationFailed,
+    Tick,
+)
+from godwit.protocol.journal import Verdict
+from godwit.protocol.messages import (
+    Accepted,
+    Message,
+    MoveLimits,
+    Rejected,
+    RequestFailed,
+    Stop,
+    Submit,
+    TokenEvent,
+    Tokens,
+)
+from godwit.protocol.moves import HeadMoves, MoveReport, Observer
+from godwit.types import ModelName, MoveId, Prompt, RequestId, Sampling, TokenPrompt, WorkerId
+
+RequestReport = Accepted | Rejected | Tokens | RequestFailed | MoveReport
+_TRY_ELSEWHERE = (NoFreeSlotError.code, ModelLoadError.code)
+
+
+class HeadLimits(Struct, frozen=True):
+    """Bounds on what the head takes on; `prepare_timeout_s` covers a load at the destination."""
+
+    max_queued: int = 1024
+    max_running: int = 4096
+    max_prompt_tokens: int = 1 << 20
+    max_failovers: int = 5
+    prepare_timeout_s: float = 120.0
+
+
+class HeadRequests:
+    """All requests at this head. Calls come from one thread; sinks are called in it and never waited for."""
+
+    def __init__(
+        self,
+        send: Callable[[WorkerId, Message], None],
+        observer: Observer,
+        wake: Callable[[], None],
+        new_move: Callable[[], MoveId],
+        limits: HeadLimits,
+        now: Clock,
+    ) -> None:
+        self._send = send
+        self._observer = observer
+        self._wake = wake
+        self._new_move = new_move
+        self._limits = limits
+        self._now = now
+        self._entries: dict[RequestId, Entry] = {}
+        self._dirty: list[Entry] = []
+        self._moves = HeadMoves(
+            send,
+            observer,
+            self._finish,
+            self._fail,
+            new_move,
+            limits.prepare_timeout_s,
+            limits.max_failovers,
+            now,
+        )
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
+
+    def get(self, request: RequestId) -> Entry | None:
+        """The request's entry, None where it is unknown or over."""
+        return self._entries.get(request)
+
+    @property
+    def num_queued(self) -> int:
+        return sum(entry.journal.owner is None for entry in self._entries.values())
+
+    # --- what the router asks for ---------------------------------------------------------------------------
+
+    def start(
+        self, request: RequestId, model: ModelName, prompt: Prompt, sampling: Sampling, sink: Sink
+    ) -> None:
+        """Queue a request; OverloadedError where the queue or the whole table is full."""
+        if len(self._entries) >= self._limits.max_running or self.num_queued >= self._limits.max_queued:
+            raise OverloadedError("too many requests are waiting; try again in a moment", retry_after_s=1)
+        if request in self._entries:
+            raise ConflictError(f"there is a request {request} already")
+        self._entries[request] = Entry(request, model, prompt, sampling, sink, self._now())
+        self._observer.queued(request, model, frozenset(), False)
+
+    def cancel(self, request: RequestId) -> None:
+        """Forget a request and free its slots wherever they are; its sink hears nothing more."""
+        if entry := self._entries.get(request):
+            self._stop_everywhere(entry)
+            self._close(entry)
+
+    def flush(self) -> None:
+        """Let every sink with new tokens write them out."""
+        dirty, self._dirty = self._dirty, []
+        for entry in dirty:
+            if entry.is_dirty:
+                entry.is_dirty = False
+                entry.sink.flush()
+
+    # --- what the scheduler decides -------------------------------------------------------------------------
+
+    def place(self, request: RequestId, worker: WorkerId) -> None:
+        """Submit a queued request to `worker`, from where its journal ends."""
+        entry = self._entries.get(request)
+        if entry is None:
+            return
+        journal = entry.journal
+        if journal.owner is not None:
+            raise InvariantBrokenError(f"{request} is placed on {worker}, but {journal.owner} owns it")
+        epoch = journal.assign(worker)
+        prompt = entry.prompt if journal.prompt_ids is None else TokenPrompt(journal.prompt_ids)
+        ids = tuple(journal.output_ids)
+        self._send(worker, Submit(request, epoch, entry.model, prompt, ids, entry.sampling))
+
+    def reject(self, request: RequestId, error: GodwitError) -> None:
+        """End a request that no server can take."""
+        if entry := self._entries.get(request):
+            self._fail(entry, error)
+
+    def move(
+        self, request: RequestId, destination: WorkerId, peer_url: str | None, limits: MoveLimits, reason: str
+    ) -> None:
+        """Begin a planned move; `Observer.move_ended` follows."""
+        entry = self._entries.get(request)
+        if entry is None or entry.journal.owner is None or entry.moving is not None:
+            raise InvariantBrokenError(f"{request} cannot move now")
+        self._moves.begin(entry, destination, peer_url, limits, reason)
+
+    def interrupt(self, request: RequestId, reason: str) -> None:
+        """Take a request off its worker without waiting for a move; it fails over."""
+        entry = self._entries.get(request)
+        if entry is None or entry.journal.owner is None:
+            return
+        owner, epoch = entry.journal.owner, entry.journal.epoch
+        self._moves.source_lost(entry, owner, reason)
+        if entry.journal.owner != owner:
+            self._send(owner, Stop(request, epoch))
+
+    # --- what workers report --------------------------------------------------------------------------------
+
+    def on_worker(self, worker: WorkerId, message: RequestReport) -> None:
+        """Take a worker's report on its requests and moves; whatever it is not entitled to is refused."""
+        match message:
+            case Tokens():
+                self._tokens(worker, message.events)
+            case Accepted():
+                self._accepted(worker, message)
+            case Rejected():
+                self._rejected(worker, message)
+            case RequestFailed():
+                self._request_failed(worker, message)
+            case _:
+                self._moves.on_worker(self._entries.values(), worker, message)
+
+    def worker_gone(self, worker: WorkerId, reason: str) -> None:
+        """A worker is lost: abandon its moves, fail its requests over."""
+        for entry in list(self._entries.values()):
+            if entry.moving is not None and entry.moving.destination == worker:
+                self._moves.feed(entry, DestinationFailed(f"{worker}: {reason}"))
+            if worker in (entry.journal.owner, entry.moving and entry.moving.source):
+                self._moves.source_lost(entry, worker, reason)
+
+    def tick(self, now: float) -> None:
+        """Let deadlines pass."""
+        for entry in [e for e in self._entries.values() if e.moving is not None]:
+            self._moves.feed(entry, Tick(now))
+
+    def _tokens(self, worker: WorkerId, events: list[TokenEvent]) -> None:
+        now = self._now()
+        for event in events:
+            entry = self._entries.get(event.request)
+            if entry is None:
+                self._send(worker, Stop(event.request, event.epoch))
+                continue
+            verdict, fresh = entry.journal.take(worker, event)
+            if verdict is not Verdict.TAKEN:
+                if verdict is Verdict.STALE or verdict is Verdict.GAP:
+                    self._refuse(worker, entry, event, verdict)
+                    continue
+                self._moves.adopted(entry, now)
+            elif entry.failover is not None:
+                self._moves.recovered(entry, worker, now)
+            if fresh is None:
+                continue
+            entry.last_token_s = now
+            if fresh.ids:
+                if not entry.is_dirty:
+                    entry.is_dirty = True
+                    if not self._dirty:
+                        self._wake()
+                    self._dirty.append(entry)
+                entry.sink.tokens(fresh.first_index, fresh.ids, fresh.texts, fresh.alternatives)
+            if fresh.finish is not None and event.request in self._entries:
+                self._finish(entry, fresh.finish)
+
+    def _refuse(self, worker: WorkerId, entry: Entry, event: TokenEvent, verdict: Verdict) -> None:
+        if verdict is Verdict.GAP:
+            # Links keep order, so a gap means that the sender lost tokens: the journal is the truth.
+            self._send(worker, Stop(event.request, event.epoch))
+            self._moves.source_lost(entry, worker, "tokens were lost")
+        elif event.first_index + len(event.ids) > len(entry.journal.output_ids):
+            self._send(worker, Stop(event.request, event.epoch))
+
+    def _accepted(self, worker: WorkerId, message: Accepted) -> None:
+        entry = self._entries.get(message.request)
+        if entry is None or not entry.journal.is_entitled(worker, message.epoch):
+            self._send(worker, Stop(message.request, message.epoch))
+            return
+        if entry.journal.prompt_ids is not None:
+            return
+        if len(message.prompt_ids) > self._limits.max_prompt_tokens:
+            self._stop_everywhere(entry)
+            bound = self._limits.max_prompt_tokens
+            text = f"the prompt has {len(message.prompt_ids)} tokens; this server takes {bound} at most"
+            self._fail(entry, BadRequestError(text))
+            return
+        entry.journal.prompt_ids = message.prompt_ids
+        entry.sink.accepted(message.prompt_ids)
+
+    def _rejected(self, worker: WorkerId, message: Rejected) -> None:
+        entry = self._entries.get(message.request)
+        if entry is None or not entry.journal.is_entitled(worker, message.epoch):
+            return
+        if message.code in _TRY_ELSEWHERE:
+            entry.journal.disown()
+            self._observer.placement_failed(message.request, worker, message.message)
+        else:
+            self._fail(entry, from_code(message.code, message.message))
+
+    def _request_failed(self, worker: WorkerId, message: RequestFailed) -> None:
+        entry = self._entries.get(message.request)
+        if entry is None:
+            return
+        journal = entry.journal
+        if worker == journal.candidate and message.epoch == journal.candidate_epoch:
+            self._moves.feed(entry, DestinationFailed(message.message))
+        elif journal.is_entitled(worker, message.epoch):
+            self._moves.source_lost(entry, worker, message.message)
+
+    # --- ends -----------------------------------------------------------------------------------------------
+
+    def _stop_everywhere(self, entry: Entry) -> None:
+        journal = entry.journal
+        for worker, epoch in ((journal.owner, journal.epoch), (journal.candidate, journal.candidate_epoch)):
+            if worker is not None:
+                self._send(worker, Stop(entry.request, epoch))
+
+    def _finish(self, entry: Entry, reason: str) -> None:
+        self._close(entry)
+        entry.sink.flush()
+        entry.sink.finished(reason)
+
+    def _fail(self, entry: Entry, error: GodwitError) -> None:
+        self._close(entry)
+        entry.sink.flush()
+        entry.sink.failed(error)
+
+    def _close(self, entry: Entry) -> None:
+        entry.is_dirty = False
+        entry.journal.is_finished = True
+        self._moves.ended(entry)
+        del self._entries[entry.request]
+        self._observer.ended(entry.request)

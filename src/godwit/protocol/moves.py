@@ -1,0 +1,234 @@
+"""The head's moves: feeds the coordinators, performs their effects, and fails requests over."""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from godwit.errors import GodwitError, InvariantBrokenError, UnavailableError
+from godwit.ports import Clock
+from godwit.protocol.coordinator import COORDINATOR, Coordinator, CoordinatorState
+from godwit.protocol.entry import Entry, Failover, MoveRecord, Moving
+from godwit.protocol.events import (
+    Adopted,
+    DestinationFailed,
+    DestinationReady,
+    Do,
+    RequestEnded,
+    SourceGaveUp,
+    SourceGone,
+    SourceInDoubt,
+    SourceStopped,
+)
+from godwit.protocol.messages import (
+    AbortMove,
+    InDoubt,
+    Keep,
+    Message,
+    Migrate,
+    Migrated,
+    MoveFailed,
+    MoveLimits,
+    Prepare,
+    Prepared,
+    Refused,
+    Release,
+)
+from godwit.types import ModelName, MoveId, RequestId, WorkerId
+
+MoveReport = Prepared | Refused | MoveFailed | Migrated | InDoubt
+
+
+class Observer(Protocol):
+    """Who wants to know: the scheduler's driver and the metrics. Calls may come while the head is at work,
+    so decisions that follow must be made after the call that led to them has returned."""
+
+    def queued(
+        self, request: RequestId, model: ModelName, exclude: frozenset[WorkerId], has_started: bool
+    ) -> None:
+        """The request needs a worker: `place` or `reject` must follow."""
+        ...
+
+    def placement_failed(self, request: RequestId, worker: WorkerId, reason: str) -> None:
+        """The worker had no room: `place` elsewhere or `reject` must follow."""
+        ...
+
+    def ended(self, request: RequestId) -> None:
+        """The request is over; its slots are free."""
+        ...
+
+    def move_ended(self, record: MoveRecord) -> None:
+        """A move or failover is over."""
+        ...
+
+
+class HeadMoves:
+    """Planned and unplanned moves of the head's requests."""
+
+    def __init__(
+        self,
+        send: Callable[[WorkerId, Message], None],
+        observer: Observer,
+        finish: Callable[[Entry, str], None],
+        fail: Callable[[Entry, GodwitError], None],
+        new_move: Callable[[], MoveId],
+        prepare_timeout_s: float,
+        max_failovers: int,
+        now: Clock,
+    ) -> None:
+        self._send = send
+        self._observer = observer
+        self._finish = finish
+        self._fail = fail
+        self._new_move = new_move
+        self._prepare_timeout_s = prepare_timeout_s
+        self._max_failovers = max_failovers
+        self._now = now
+
+    def begin(
+        self, entry: Entry, destination: WorkerId, peer_url: str | None, limits: MoveLimits, reason: str
+    ) -> None:
+        """Offer the request to `destination` and have it prepare."""
+        source, now = entry.journal.owner, self._now()
+        if source is None:
+            raise InvariantBrokenError(f"{entry.request} has no owner to move from")
+        epoch = entry.journal.offer(destination)
+        prepare_by_s = now + self._prepare_timeout_s
+        # Twice the source's own bound: the source gives up first, and its word ends the move cleanly.
+        machine = Coordinator(limits, prepare_by_s, prepare_by_s + 2 * limits.timeout_s)
+        move = self._new_move()
+        entry.moving = Moving(move, source, destination, peer_url, reason, now, machine)
+        timeout_s = self._prepare_timeout_s + 2 * limits.timeout_s
+        self._send(destination, Prepare(move, entry.request, epoch, entry.model, source, timeout_s))
+
+    def on_worker(self, entries: Iterable[Entry], worker: WorkerId, message: MoveReport) -> None:
+        """Take a report on a move from the end that it is about; any other worker's is ignored."""
+        entry = next((e for e in entries if e.moving and e.moving.move == message.move), None)
+        if entry is None or entry.moving is None:
+            return
+        is_destination = isinstance(message, Prepared | Refused)
+        if worker != (entry.moving.destination if is_destination else entry.moving.source):
+            return
+        match message:
+            case Prepared():
+                self.feed(entry, DestinationReady())
+            case Refused():
+                self.feed(entry, DestinationFailed(message.reason))
+            case MoveFailed():
+                entry.moving.rounds = message.rounds
+                self.feed(entry, SourceGaveUp(message.reason))
+            case Migrated():
+                entry.moving.rounds = message.rounds
+                entry.moving.gap_tokens, entry.moving.num_output = message.gap_tokens, message.num_output
+                self.feed(entry, SourceStopped())
+            case InDoubt():
+                self.feed(entry, SourceInDoubt(message.reason))
+
+    def adopted(self, entry: Entry, now: float) -> None:
+        """The journal has just taken the first event of a move's destination."""
+        if entry.moving is None:
+            raise InvariantBrokenError(f"{entry.request} was adopted without a move")
+        entry.moving.is_adopted = True
+        entry.moving.pause_s = now - entry.last_token_s if entry.last_token_s else None
+        entry.num_moves += 1
+        self.feed(entry, Adopted())
+
+    def recovered(self, entry: Entry, worker: WorkerId, now: float) -> None:
+        """The first token after a failover has come."""
+        if (lost := entry.failover) is None:
+            return
+        entry.failover = None
+        record = MoveRecord(
+            self._new_move(),
+            entry.request,
+            lost.source,
+            worker,
+            "failover",
+            "done",
+            lost.reason,
+            (),
+            0,
+            len(entry.journal.output_ids),
+            now - lost.last_token_s if lost.last_token_s else None,
+            now - lost.started_s,
+        )
+        self._observer.move_ended(record)
+
+    def source_lost(self, entry: Entry, worker: WorkerId, reason: str) -> None:
+        """`worker`, source or owner, has lost the request: the move decides, or it fails over."""
+        if entry.moving is not None and entry.moving.source == worker:
+            self.feed(entry, SourceGone())
+        is_orphaned = entry.moving is not None and entry.moving.machine.state is CoordinatorState.ORPHANED
+        if entry.journal.owner == worker and not is_orphaned:
+            self._fail_over(entry, worker, reason)
+
+    def ended(self, entry: Entry) -> None:
+        """The request is over, and so is its move."""
+        self.feed(entry, RequestEnded())
+
+    def feed(self, entry: Entry, event: object) -> None:
+        """Give an event to the request's move, if it has one."""
+        moving = entry.moving
+        if moving is None:
+            return
+        moving.machine, effects = COORDINATOR.step(moving.machine, event)
+        for effect in effects:
+            self._perform(entry, moving, effect)
+
+    def _perform(self, entry: Entry, moving: Moving, effect: object) -> None:
+        match effect:
+            case Do.ORDER_MIGRATE:
+                order = Migrate(
+                    moving.move,
+                    entry.request,
+                    entry.journal.epoch,
+                    moving.destination,
+                    moving.peer_url,
+                    len(entry.journal.output_ids),
+                    moving.machine.limits,
+                )
+                self._send(moving.source, order)
+            case Do.ORDER_ABORT:
+                self._send(moving.destination, AbortMove(moving.move))
+            case Do.ORDER_KEEP:
+                self._send(moving.source, Keep(moving.move))
+            case Do.ORDER_RELEASE:
+                self._send(moving.source, Release(moving.move))
+            case Do.REVOKE:
+                entry.journal.revoke()
+            case Do.FAIL_OVER:
+                self._fail_over(entry, moving.source, moving.machine.reason)
+            case Do.RECORD:
+                self._record(entry, moving)
+            case _:
+                raise InvariantBrokenError(f"the head cannot {effect}")
+
+    def _record(self, entry: Entry, moving: Moving) -> None:
+        entry.moving = None
+        record = MoveRecord(
+            moving.move,
+            entry.request,
+            moving.source,
+            moving.destination,
+            "tokens" if moving.machine.limits.live else "stop",
+            "done" if moving.is_adopted else "failed",
+            moving.machine.reason or moving.reason,
+            moving.rounds,
+            moving.gap_tokens,
+            moving.num_output,
+            moving.pause_s,
+            self._now() - moving.started_s,
+        )
+        self._observer.move_ended(record)
+
+    def _fail_over(self, entry: Entry, worker: WorkerId, reason: str) -> None:
+        entry.journal.disown()
+        if entry.failover is None:
+            entry.failover = Failover(worker, self._now(), entry.last_token_s, reason)
+        entry.num_failovers += 1
+        if len(entry.journal.output_ids) >= entry.sampling.max_tokens:
+            self._finish(entry, "length")
+        elif entry.num_failovers > self._max_failovers:
+            text = f"lost its server {entry.num_failovers} times, the last time: {reason}; send it again"
+            self._fail(entry, UnavailableError(text, retry_after_s=1))
+        else:
+            has_started = bool(entry.journal.output_ids)
+            self._observer.queued(entry.request, entry.model, frozenset((worker,)), has_started)
