@@ -89,7 +89,12 @@ class Engine(Protocol):
 
     @property
     def num_steps(self) -> int:
-        """Steps done so far; a busy engine whose count stands still is stalled."""
+        """Steps done so far."""
+        ...
+
+    @property
+    def step_started_s(self) -> float | None:
+        """When the step that is being computed began (monotonic clock), None between steps."""
         ...
 
     @property

@@ -1,0 +1,255 @@
+"""The head without its I/O: the request table and the scheduler, each told what the other does."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from godwit.errors import ConflictError, GodwitError, NotFoundError, from_code
+from godwit.ports import Clock, Sink
+from godwit.protocol import messages
+from godwit.protocol.entry import Entry, MoveRecord
+from godwit.protocol.head import HeadLimits, HeadRequests, RequestReport
+from godwit.protocol.messages import Hello, Message, MoveLimits
+from godwit.scheduling import events
+from godwit.scheduling.scheduler import Scheduler
+from godwit.scheduling.view import ClusterView
+from godwit.types import ModelInfo, ModelName, MoveId, Prompt, RequestId, Sampling, WorkerId
+
+Outcome = MoveRecord | GodwitError
+
+
+@dataclass(slots=True)
+class Member:
+    """A connected worker: what it said of itself, its models now, and its drain if there is one."""
+
+    hello: Hello
+    models: dict[ModelName, ModelInfo]
+    is_draining: bool = False
+    drain_deadline_s: float | None = None
+
+
+@dataclass(slots=True)
+class Wish:
+    """A move that somebody asked for and waits for."""
+
+    limits: MoveLimits
+    done: Callable[[Outcome], None]
+
+
+@dataclass(slots=True)
+class Control:
+    """One cluster's requests, workers and scheduler. Calls come from one thread; there is no I/O.
+
+    `send` must ignore workers that are gone; `wake` asks for a `flush` soon; `on_record` hears every move.
+    """
+
+    send: Callable[[WorkerId, Message], None]
+    wake: Callable[[], None]
+    new_move: Callable[[], MoveId]
+    new_scheduler: Callable[[], Scheduler]
+    limits: HeadLimits
+    move_limits: MoveLimits
+    placement_timeout_s: float
+    on_record: Callable[[MoveRecord], None]
+    now: Clock
+    requests: HeadRequests = field(init=False)
+    scheduler: Scheduler = field(init=False)
+    members: dict[WorkerId, Member] = field(default_factory=dict)
+    _wishes: dict[RequestId, Wish] = field(default_factory=dict)
+    _events: deque[events.Event] = field(default_factory=deque)
+    _is_pumping: bool = False
+
+    def __post_init__(self) -> None:
+        self.requests = HeadRequests(self.send, self, self.wake, self.new_move, self.limits, self.now)
+        self.scheduler = self.new_scheduler()
+
+    # --- the router's side (router.generation.Generations) --------------------------------------------------
+
+    def start(
+        self, request: RequestId, model: ModelName, prompt: Prompt, sampling: Sampling, sink: Sink
+    ) -> None:
+        """Queue a request; OverloadedError where too many wait."""
+        self.requests.start(request, model, prompt, sampling, sink)
+        self._pump()
+
+    def cancel(self, request: RequestId) -> None:
+        """Forget a request and free its slots; its sink hears nothing more."""
+        self.requests.cancel(request)
+        self._pump()
+
+    def models(self) -> Sequence[ModelInfo]:
+        """One entry a model name that some worker can serve; loaded ones win."""
+        found: dict[ModelName, ModelInfo] = {}
+        for member in self.members.values():
+            for info in member.models.values():
+                if info.name not in found or info.is_loaded:
+                    found[info.name] = info
+        return list(found.values())
+
+    # --- workers --------------------------------------------------------------------------------------------
+
+    def joined(self, hello: Hello) -> None:
+        """A worker has connected; a former life of it must have been reported gone."""
+        self.members[hello.worker] = Member(hello, {info.name: info for info in hello.models})
+        self._events.append(self._join_event(hello.worker))
+        self._pump()
+
+    def gone(self, worker: WorkerId, reason: str) -> None:
+        """A worker is lost: its requests fail over, its moves end."""
+        if self.members.pop(worker, None) is None:
+            return
+        self._events.append(events.WorkerLeft(worker))
+        self.requests.worker_gone(worker, reason)
+        self._pump()
+
+    def on_worker(self, worker: WorkerId, message: RequestReport | messages.ModelChanged) -> None:
+        """Take a report of a connected worker."""
+        if isinstance(message, messages.ModelChanged):
+            self.members[worker].models[message.model.name] = message.model
+            self._events.append(events.ModelChanged(worker, message.model, message.error))
+        else:
+            self.requests.on_worker(worker, message)
+        if self._events:
+            self._pump()
+
+    # --- operators ------------------------------------------------------------------------------------------
+
+    def ask_move(
+        self,
+        request: RequestId,
+        destination: WorkerId | None,
+        limits: MoveLimits | None,
+        done: Callable[[Outcome], None],
+    ) -> None:
+        """Move a request to `destination`, or wherever the policy says; `done` hears the outcome."""
+        if request in self._wishes:
+            done(ConflictError(f"{request} is moving already; wait for that move to end"))
+            return
+        if destination is not None and destination not in self.members:
+            known = ", ".join(sorted(self.members)) or "none"
+            done(NotFoundError(f"no worker {destination!r}; workers: {known}"))
+            return
+        self._wishes[request] = Wish(limits or self.move_limits, done)
+        self._events.append(events.MoveRequested(request, destination, "asked for"))
+        self._pump()
+
+    def ask_drain(self, worker: WorkerId, deadline_s: float | None) -> None:
+        """Empty a worker and let it leave, within `deadline_s` seconds if given; NotFoundError."""
+        member = self.members.get(worker)
+        if member is None:
+            known = ", ".join(sorted(self.members)) or "none"
+            raise NotFoundError(f"no worker {worker!r}; workers: {known}")
+        member.is_draining = True
+        member.drain_deadline_s = None if deadline_s is None else self.now() + deadline_s
+        self._events.append(events.DrainRequested(worker, member.drain_deadline_s))
+        self._pump()
+
+    def restart_scheduler(self) -> None:
+        """Replace the scheduler by a new one that knows only what workers and journals tell."""
+        self.scheduler = self.new_scheduler()
+        self._events.clear()
+        for worker, member in self.members.items():
+            self._events.append(self._join_event(worker))
+            if member.is_draining:
+                self._events.append(events.DrainRequested(worker, member.drain_deadline_s))
+        for entry in self.requests:
+            if entry.journal.owner is None:
+                self.queued(entry.request, entry.model, frozenset(), bool(entry.journal.output_ids))
+        self._pump()
+
+    def tick(self) -> None:
+        """Let deadlines pass; call it several times a second."""
+        self.requests.tick(self.now())
+        self._events.append(events.Tick())
+        self._pump()
+
+    def view(self) -> ClusterView:
+        """The cluster as the scheduler sees it."""
+        return self.scheduler.snapshot()
+
+    def _join_event(self, worker: WorkerId) -> events.WorkerJoined:
+        member = self.members[worker]
+
+        def placed(entries: list[Entry]) -> tuple[events.Placed, ...]:
+            return tuple(events.Placed(entry.request, entry.model) for entry in entries)
+
+        return events.WorkerJoined(
+            worker,
+            member.hello.incarnation,
+            member.hello.slots,
+            member.hello.device_bytes,
+            tuple(member.models.values()),
+            placed([e for e in self.requests if e.journal.owner == worker]),
+            placed([e for e in self.requests if e.moving and e.journal.candidate == worker]),
+        )
+
+    # --- what the request table tells (protocol.moves.Observer) ---------------------------------------------
+
+    def queued(
+        self, request: RequestId, model: ModelName, exclude: frozenset[WorkerId], has_started: bool
+    ) -> None:
+        deadline = self.now() + self.placement_timeout_s
+        self._events.append(events.RequestQueued(request, model, deadline, exclude, has_started))
+
+    def placement_failed(self, request: RequestId, worker: WorkerId, reason: str) -> None:
+        self._events.append(events.PlacementFailed(request, worker, reason))
+
+    def ended(self, request: RequestId) -> None:
+        self._events.append(events.RequestEnded(request))
+
+    def move_ended(self, record: MoveRecord) -> None:
+        self.on_record(record)
+        if record.method == "failover":
+            return
+        on = record.destination if record.outcome == "done" else None
+        self._events.append(events.MoveEnded(record.request, on))
+        if wish := self._wishes.pop(record.request, None):
+            wish.done(record)
+
+    # --- what the scheduler decides -------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            while self._events:
+                for decision in self.scheduler.handle(self._events.popleft(), self.now()):
+                    self._perform(decision)
+        finally:
+            self._is_pumping = False
+
+    def _perform(self, decision: events.Decision) -> None:
+        match decision:
+            case events.Start():
+                self.requests.place(decision.request, decision.worker)
+            case events.Load():
+                self.send(decision.worker, messages.Load(decision.model))
+            case events.Unload():
+                self.send(decision.worker, messages.Unload(decision.model))
+            case events.Move():
+                self._move(decision)
+            case events.Reject():
+                self.requests.reject(decision.request, from_code(decision.code, decision.message))
+            case events.RefuseMove():
+                if wish := self._wishes.pop(decision.request, None):
+                    wish.done(from_code(decision.code, decision.message))
+            case events.Leave():
+                self.send(decision.worker, messages.Leave("drained"))
+            case events.Interrupt():
+                self.requests.interrupt(decision.request, f"{decision.worker} had to leave")
+
+    def _move(self, decision: events.Move) -> None:
+        entry = self.requests.get(decision.request)
+        member = self.members.get(decision.destination)
+        can_move = entry is not None and entry.moving is None and entry.journal.owner == decision.source
+        if member is None or not can_move:
+            # The world moved on between the event and the decision; the events behind it say how.
+            self._events.append(events.MoveEnded(decision.request, None))
+            if wish := self._wishes.pop(decision.request, None):
+                wish.done(NotFoundError(f"{decision.request} ended before it could move"))
+            return
+        wish = self._wishes.get(decision.request)
+        limits = wish.limits if wish else self.move_limits
+        url = member.hello.peer_url
+        self.requests.move(decision.request, decision.destination, url, limits, decision.reason)
