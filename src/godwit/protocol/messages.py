@@ -44,11 +44,9 @@ class Hello(Message, frozen=True):
 
 
 class Alive(Message, frozen=True):
-    """The worker's heartbeat: its loop time, and whether an engine that has work made no step lately."""
+    """The worker's heartbeat; `is_stalled` where an engine has been in one step for too long."""
 
-    sent_at: float
     is_stalled: bool
-    used_slots: int
 
 
 class ModelChanged(Message, frozen=True):
@@ -158,12 +156,6 @@ class Welcome(Message, frozen=True):
 
     heartbeat_s: float
     dead_after_s: float
-
-
-class Beat(Message, frozen=True):
-    """The head's heartbeat; `echo` is the `sent_at` of the worker's last Alive."""
-
-    echo: float
 
 
 class Load(Message, frozen=True):
@@ -354,18 +346,6 @@ FromWorker = (
     | Relayed
 )
 FromHead = (
-    Welcome
-    | Beat
-    | Load
-    | Unload
-    | Submit
-    | Stop
-    | Prepare
-    | Migrate
-    | AbortMove
-    | Keep
-    | Release
-    | Leave
-    | Relayed
+    Welcome | Load | Unload | Submit | Stop | Prepare | Migrate | AbortMove | Keep | Release | Leave | Relayed
 )
 FromPeer = PeerHello | PeerMessage

@@ -1,0 +1,239 @@
+"""The head's process: router and scheduler behind one port, links to the workers, the admin API."""
+
+import asyncio
+import errno
+import ssl
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from secrets import randbits
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from godwit.admin import Admin
+from godwit.config import HeadSettings, MoveSettings, Settings, check_listen
+from godwit.errors import ConfigError, LinkError, ProtocolError
+from godwit.protocol.entry import MoveRecord
+from godwit.protocol.head import HeadLimits
+from godwit.protocol.messages import (
+    Alive,
+    FromWorker,
+    Hello,
+    Left,
+    Message,
+    MoveLimits,
+    Relayed,
+    Welcome,
+)
+from godwit.protocol.wire import decode_from_worker, encode
+from godwit.router.app import make_app, make_runner
+from godwit.router.metrics import RouterMetrics
+from godwit.router.settings import RouterSettings
+from godwit.runtime.link import Link, accept
+from godwit.scheduling.control import Control
+from godwit.scheduling.drains import DrainSettings
+from godwit.scheduling.policies import policy_named
+from godwit.scheduling.scheduler import Scheduler
+from godwit.types import MoveId, WorkerId
+
+TICK_S = 0.1
+NUM_RECORDS = 1000
+_log = structlog.get_logger(__name__)
+
+
+async def run_head(settings: Settings, ready: Callable[[str], None]) -> None:
+    """Serve until cancelled; `ready` is called with the URL once the port is open.
+
+    ConfigError where the address would let anybody in, LinkError where the port is taken.
+    """
+    head = settings.head
+    check_listen("head.host", head.host, settings.security, serves_clients=True)
+    hub = Hub(head, settings.security.join_token)
+    metrics = RouterMetrics(CollectorRegistry())
+    records: deque[MoveRecord] = deque(maxlen=NUM_RECORDS)
+    control = _control(settings, hub, metrics, records)
+    hub.control = control
+    router_settings = RouterSettings(api_keys=settings.security.api_keys, max_body_bytes=head.max_body_bytes)
+    app = make_app(
+        control,
+        settings=router_settings,
+        metrics=metrics,
+        new_id=lambda: f"req-{uuid.uuid4().hex[:16]}",
+        new_seed=lambda: randbits(63),
+        now=time.monotonic,
+        is_ready=lambda: bool(control.members),
+    )
+    app.router.add_get("/link", hub.handle)
+    Admin(control, records, settings.security.admin_key).add_routes(app)
+    runner = make_runner(app, router_settings)
+    await runner.setup()
+    try:
+        url = await _open(runner, head)
+        ready(url)
+        await _tick(control)
+    finally:
+        hub.close()
+        await runner.cleanup()
+
+
+def _control(settings: Settings, hub: "Hub", metrics: RouterMetrics, records: deque[MoveRecord]) -> Control:
+    head, moves = settings.head, settings.moves
+    policy = policy_named(head.policy)
+    drains = DrainSettings(moves.max_moves_per_worker, moves.max_tries)
+
+    def on_record(record: MoveRecord) -> None:
+        records.append(record)
+        count_move(metrics, record)
+
+    control = Control(
+        send=hub.send,
+        wake=hub.wake,
+        new_move=lambda: MoveId(f"move-{uuid.uuid4().hex[:12]}"),
+        new_scheduler=lambda: Scheduler(policy, drains),
+        limits=HeadLimits(head.max_queued, head.max_running, head.max_prompt_tokens),
+        move_limits=move_limits(moves),
+        placement_timeout_s=head.placement_timeout_s,
+        on_record=on_record,
+        now=time.monotonic,
+    )
+    metrics.watch(
+        num_queued=lambda: control.requests.num_queued,
+        num_running=lambda: len(control.requests) - control.requests.num_queued,
+    )
+    return control
+
+
+def move_limits(moves: MoveSettings) -> MoveLimits:
+    """The protocol's limits, as configured."""
+    return MoveLimits(
+        moves.max_rounds,
+        moves.pause_budget_steps,
+        moves.shadow_tokens,
+        moves.max_shadow_rounds,
+        moves.patience_rounds,
+        moves.pace,
+        moves.timeout_s,
+    )
+
+
+def count_move(metrics: RouterMetrics, record: MoveRecord) -> None:
+    """Count a move or failover that is over."""
+    if record.method == "failover":
+        metrics.failover()
+    else:
+        metrics.migration(record.method, record.outcome)
+        metrics.rounds(len(record.rounds))
+    if record.pause_s is not None:
+        metrics.pause(record.pause_s)
+
+
+async def _open(runner: web.AppRunner, head: HeadSettings) -> str:
+    tls: ssl.SSLContext | None = None
+    if head.tls_cert is not None:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            tls.load_cert_chain(head.tls_cert, head.tls_key)
+        except OSError as error:
+            raise ConfigError(f"head.tls_cert, head.tls_key: cannot be read as PEM files: {error}") from error
+    site = web.TCPSite(runner, head.host, head.port, ssl_context=tls, backlog=1024)
+    try:
+        await site.start()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            text = f"{head.host}:{head.port} is taken; stop what listens there, or choose another --port"
+            raise LinkError(text) from error
+        raise LinkError(f"cannot listen on {head.host}:{head.port}: {error}") from error
+    port = runner.addresses[0][1]
+    host = f"[{head.host}]" if ":" in head.host else head.host
+    return f"{'http' if tls is None else 'https'}://{host}:{port}"
+
+
+async def _tick(control: Control) -> None:
+    while True:
+        control.tick()
+        await asyncio.sleep(TICK_S)
+
+
+class Hub:
+    """The links to the workers: frames in, messages out, losses reported once."""
+
+    control: Control
+
+    def __init__(self, settings: HeadSettings, token: str | None) -> None:
+        self._settings = settings
+        self._token = token
+        self._links: dict[WorkerId, Link] = {}
+        self._incarnations: dict[WorkerId, int] = {}
+
+    def send(self, worker: WorkerId, message: Message) -> None:
+        """Send to a connected worker; one that is gone, or on its way, loses the message."""
+        if (link := self._links.get(worker)) is None:
+            return
+        try:
+            link.send(encode(message))
+        except LinkError as error:
+            _log.info("message lost with the link", worker=worker, reason=error.message)
+
+    def wake(self) -> None:
+        """Flush the streams once the frames that are here have been read."""
+        asyncio.get_running_loop().call_soon(self.control.requests.flush)
+
+    def close(self) -> None:
+        """End all links."""
+        for link in self._links.values():
+            link.close("the head stops")
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """The route `/link`: a worker joins and stays until its link ends."""
+        link = await accept(request, self._token, self._settings.dead_after_s)
+        hello = decode_from_worker(await link.receive_first())
+        if not isinstance(hello, Hello):
+            raise ProtocolError("a link starts with Hello")
+        worker = hello.worker
+        if hello.incarnation < self._incarnations.get(worker, 0):
+            link.close(f"a later life of {worker} has joined; this one must not")
+        else:
+            self._join(hello, link)
+        # The server cancels this handler when the connection is lost, so the loss is handled in `finally`.
+        reason = "its connection was lost"
+        try:
+            reason = await link.run(lambda frame: self._take(worker, link, decode_from_worker(frame)))
+        finally:
+            if self._links.get(worker) is link:
+                self._leave(worker, reason)
+        return web.Response()
+
+    def _join(self, hello: Hello, link: Link) -> None:
+        worker = hello.worker
+        if (former := self._links.get(worker)) is not None:
+            former.close("replaced by a later link")
+            self._leave(worker, "replaced by a later link")
+        self._links[worker] = link
+        self._incarnations[worker] = hello.incarnation
+        _log.info("worker joined", worker=worker, incarnation=hello.incarnation)
+        self.send(worker, Welcome(self._settings.heartbeat_s, self._settings.dead_after_s))
+        self.control.joined(hello)
+
+    def _leave(self, worker: WorkerId, reason: str) -> None:
+        del self._links[worker]
+        _log.info("worker gone", worker=worker, reason=reason)
+        self.control.gone(worker, reason)
+
+    def _take(self, worker: WorkerId, link: Link, message: FromWorker) -> None:
+        if self._links.get(worker) is not link:
+            return
+        match message:
+            case Alive():
+                if message.is_stalled:
+                    link.close("its engine is stalled")
+            case Relayed():
+                self.send(message.peer, Relayed(worker, message.message))
+            case Left():
+                link.close("left on purpose")
+            case Hello():
+                raise ProtocolError("Hello came twice")
+            case _:
+                self.control.on_worker(worker, message)

@@ -1,0 +1,1 @@
+"""asyncio: links that carry the protocol's messages."""

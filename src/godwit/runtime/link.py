@@ -1,0 +1,168 @@
+"""One link: ordered frames over a WebSocket, bounded, and given up when the other end falls silent."""
+
+import asyncio
+import hmac
+import ssl
+from collections import deque
+from collections.abc import Callable
+
+import aiohttp
+from aiohttp import web
+
+from godwit.errors import LinkError, ProtocolError, UnauthorizedError
+
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+MAX_PENDING_BYTES = 256 * 1024 * 1024
+HANDSHAKE_S = 10.0
+
+WebSocket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
+
+
+class Link:
+    """A connected WebSocket. `send` never waits; `run` reads until the link ends and says why it did.
+
+    The socket's own ping and pong find a silent peer; see `_heartbeat_s`.
+    """
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self._pending: deque[bytes] = deque()
+        self._pending_bytes = 0
+        self._has_pending = asyncio.Event()
+        self._end: str | None = None
+
+    def send(self, data: bytes) -> None:
+        """Queue one frame; LinkError where the link has ended or more than its bound is waiting."""
+        if self._end is not None:
+            raise LinkError(f"the link has ended: {self._end}")
+        if self._pending_bytes + len(data) > MAX_PENDING_BYTES:
+            self.close("the other end reads too slowly")
+            raise LinkError("the other end reads too slowly")
+        self._pending.append(data)
+        self._pending_bytes += len(data)
+        self._has_pending.set()
+
+    def close(self, reason: str) -> None:
+        """End the link once what is queued has been written; `run` returns `reason`."""
+        if self._end is None:
+            self._end = reason
+            self._has_pending.set()
+
+    async def receive_first(self) -> bytes:
+        """The first frame, within the handshake's deadline; LinkError."""
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                message = await self._socket.receive()
+        except TimeoutError as error:
+            raise LinkError("no first frame in time") from error
+        if message.type is not aiohttp.WSMsgType.BINARY:
+            raise LinkError("the link closed during its handshake")
+        return bytes(message.data)
+
+    async def run(self, on_frame: Callable[[bytes], None]) -> str:
+        """Give every frame to `on_frame` until the link ends; returns the reason, never raises LinkError."""
+        tasks = [asyncio.create_task(self._read(on_frame)), asyncio.create_task(self._write())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except (OSError, aiohttp.ClientError) as error:
+            self.close(str(error) or type(error).__name__)
+        finally:
+            self.close("cancelled")
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._shut()
+        return self._end or "closed"
+
+    async def _read(self, on_frame: Callable[[bytes], None]) -> None:
+        while True:
+            message = await self._socket.receive()
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                self.close(self._why_closed(message))
+                return
+            try:
+                on_frame(message.data)
+            except ProtocolError as error:
+                self.close(error.message)
+                return
+
+    async def _write(self) -> None:
+        while True:
+            while self._pending:
+                data = self._pending.popleft()
+                self._pending_bytes -= len(data)
+                await self._socket.send_bytes(data)
+            if self._end is not None:
+                return
+            self._has_pending.clear()
+            await self._has_pending.wait()
+
+    def _why_closed(self, message: aiohttp.WSMessage) -> str:
+        if (error := self._socket.exception()) is not None:
+            return f"the link broke: {str(error) or type(error).__name__}"
+        if self._socket.close_code == aiohttp.WSCloseCode.ABNORMAL_CLOSURE:
+            return "the other end vanished or fell silent"
+        return f"the other end closed the link: {message.extra or 'without a reason'}"
+
+    async def _shut(self) -> None:
+        """Close the socket; a peer that does not answer is not waited for."""
+        try:
+            async with asyncio.timeout(1.0):
+                await self._socket.close(message=(self._end or "").encode()[:120])
+        except (TimeoutError, OSError, aiohttp.ClientError):
+            pass
+
+
+def _heartbeat_s(dead_after_s: float) -> float:
+    """The ping interval: a ping is answered within half of it, or the peer is dead."""
+    return dead_after_s / 1.5
+
+
+def check_token(request: web.Request, token: str | None) -> None:
+    """UnauthorizedError unless the caller shows the join token, where one is set."""
+    if token is None:
+        return
+    shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
+    if not hmac.compare_digest(shown.encode(), token.encode()):
+        raise UnauthorizedError("wrong or missing join token: set security.join_token as the head has it")
+
+
+async def accept(request: web.Request, token: str | None, dead_after_s: float) -> Link:
+    """The server's end of a link; UnauthorizedError without the right token."""
+    check_token(request, token)
+    heartbeat_s = _heartbeat_s(dead_after_s)
+    socket = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES, compress=False, heartbeat=heartbeat_s)
+    await socket.prepare(request)
+    return Link(socket)
+
+
+async def dial(
+    session: aiohttp.ClientSession,
+    url: str,
+    token: str | None,
+    dead_after_s: float,
+    tls: ssl.SSLContext | None = None,
+) -> Link:
+    """The client's end of a link; LinkError where nobody answers, UnauthorizedError for a wrong token."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            socket = await session.ws_connect(
+                url,
+                headers=headers,
+                max_msg_size=MAX_FRAME_BYTES,
+                compress=0,
+                heartbeat=_heartbeat_s(dead_after_s),
+                ssl=tls or True,
+            )
+    except aiohttp.WSServerHandshakeError as error:
+        if error.status == UnauthorizedError.status:
+            raise UnauthorizedError(
+                "the join token was refused: set security.join_token (GODWIT_JOIN_TOKEN) as the head has it"
+            ) from error
+        raise LinkError(f"{url} answered {error.status}: is it a Godwit head?") from error
+    except (TimeoutError, OSError, aiohttp.ClientError) as error:
+        raise LinkError(f"cannot reach {url}: {str(error) or type(error).__name__}") from error
+    return Link(socket)

@@ -1,0 +1,253 @@
+"""The worker's process: its link to the head, its peers, and the protocol core between them."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+
+import aiohttp
+import structlog
+from aiohttp import web
+
+from godwit.config import ModelSettings, SecuritySettings, Settings, WorkerSettings, check_listen
+from godwit.engines import create_engine, describe
+from godwit.errors import GodwitError, LinkError, ProtocolError
+from godwit.ports import Engine, EngineEvent, Failed
+from godwit.protocol.messages import (
+    Alive,
+    FromHead,
+    Hello,
+    Leave,
+    Left,
+    Load,
+    Message,
+    ModelChanged,
+    PeerHello,
+    PeerMessage,
+    Relayed,
+    Unload,
+    Welcome,
+)
+from godwit.protocol.wire import decode_from_head, encode
+from godwit.protocol.worker import WorkerRequests
+from godwit.runtime.link import Link, dial
+from godwit.types import ModelInfo, WorkerId
+from godwit.worker.instances import Checkpoint, LocalInstances
+from godwit.worker.peers import Peers
+
+TICK_S = 0.1
+FIRST_RETRY_S, LAST_RETRY_S = 0.1, 2.0
+STALL_AFTER_S = 30.0
+PEER_DEAD_AFTER_S = 5.0
+# Half of the machine's memory: weights and KV must leave room for everybody else.
+DEVICE_SHARE = 0.5
+_log = structlog.get_logger(__name__)
+
+
+async def run_worker(settings: Settings, join_url: str, name: str) -> None:
+    """Serve until the head tells the worker to leave, or until cancelled.
+
+    ConfigError or ModelLoadError where the models cannot be described, UnauthorizedError where the head
+    refuses the join token; a head that cannot be reached is dialled again for ever.
+    """
+    check_listen("worker.peer_host", settings.worker.peer_host, settings.security, serves_clients=False)
+    checkpoints = await asyncio.to_thread(_checkpoints, settings.models, settings.worker)
+    worker = Worker(WorkerId(name), settings.worker, settings.security, checkpoints)
+    try:
+        await worker.listen()
+        await worker.preload()
+        await worker.serve(join_url.rstrip("/") + "/link")
+    finally:
+        await worker.close()
+
+
+def _checkpoints(models: Sequence[ModelSettings], worker: WorkerSettings) -> list[Checkpoint]:
+    return [_checkpoint(model, worker) for model in models]
+
+
+def _checkpoint(model: ModelSettings, worker: WorkerSettings) -> Checkpoint:
+    options: dict[str, object] = dict(model.options)
+    if model.chat_template is not None:
+        options["chat_template"] = model.chat_template
+    info = describe(model.engine, model.name, model.path, worker.slots, worker.context_tokens, options)
+
+    def load() -> Engine:
+        return create_engine(
+            model.engine,
+            name=model.name,
+            path=model.path,
+            slots=worker.slots,
+            context_tokens=worker.context_tokens,
+            threads=worker.threads,
+            prefill_chunk=worker.prefill_chunk,
+            options=options,
+        )
+
+    return Checkpoint(info, load)
+
+
+def _machine_bytes() -> int:
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * DEVICE_SHARE)
+
+
+class Worker:
+    """One worker: listens for peers, keeps a link to its head, and starts anew after each loss of it."""
+
+    def __init__(
+        self,
+        name: WorkerId,
+        settings: WorkerSettings,
+        security: SecuritySettings,
+        checkpoints: Sequence[Checkpoint],
+    ) -> None:
+        self._settings = settings
+        self._token = security.join_token
+        # Wall-clock nanoseconds: a later life has a larger number, which is all that fencing needs.
+        self._me = PeerHello(name, time.time_ns())
+        self._device_bytes = settings.device_bytes or _machine_bytes()
+        self._instances = LocalInstances(checkpoints, self._device_bytes, self._on_step, self._on_change)
+        self._peers = Peers(
+            self._me, self._token, PEER_DEAD_AFTER_S, self._send, self._on_peer, self._on_peer_gone
+        )
+        self._requests = WorkerRequests(self._instances, self._send, self._peers.send, time.monotonic)
+        self._link: Link | None = None
+        self._runner: web.AppRunner | None = None
+        self._peer_url: str | None = None
+        self._is_leaving = False
+        self._heartbeat_s = 1.0
+
+    async def listen(self) -> None:
+        """Open the port for peers; LinkError where it is taken."""
+        app = web.Application()
+        app.router.add_get("/peer", self._peers.handle)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        host, port = self._settings.peer_host, self._settings.peer_port
+        site = web.TCPSite(self._runner, host, port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise LinkError(f"cannot listen on {host}:{port} for peers: {error.strerror}") from error
+        port = self._runner.addresses[0][1]
+        self._peer_url = f"http://{f'[{host}]' if ':' in host else host}:{port}/peer"
+
+    async def preload(self) -> None:
+        """Load the models that fit, in the order of the configuration, so that the first request is quick."""
+        used_bytes = 0
+        for info in self._instances.infos:
+            if used_bytes + info.device_bytes > self._device_bytes:
+                continue
+            used_bytes += info.device_bytes
+            loaded: asyncio.Future[Engine | GodwitError] = asyncio.get_running_loop().create_future()
+            self._instances.load(info.name, loaded.set_result)
+            result = await loaded
+            if isinstance(result, GodwitError):
+                raise result
+
+    async def serve(self, url: str) -> None:
+        """Stay linked to the head until told to leave."""
+        retry_s = FIRST_RETRY_S
+        async with aiohttp.ClientSession() as session:
+            while not self._is_leaving:
+                if not self._is_stalled():
+                    try:
+                        await self._serve_once(session, url)
+                        retry_s = FIRST_RETRY_S
+                    except (LinkError, ProtocolError) as error:
+                        _log.warning("no link to the head", reason=error.message, retry_s=retry_s)
+                if not self._is_leaving:
+                    await asyncio.sleep(retry_s)
+                    retry_s = min(2 * retry_s, LAST_RETRY_S)
+
+    async def close(self) -> None:
+        """Stop everything that this worker started."""
+        self._requests.head_gone()
+        await self._peers.close()
+        await self._instances.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _serve_once(self, session: aiohttp.ClientSession, url: str) -> None:
+        link = await dial(session, url, self._token, PEER_DEAD_AFTER_S)
+        hello = Hello(
+            self._me.worker,
+            self._me.incarnation,
+            self._settings.slots,
+            self._device_bytes,
+            self._instances.infos,
+            self._peer_url,
+        )
+        self._link = link
+        self._send(hello)
+        beating = asyncio.create_task(self._beat(link))
+        try:
+            reason = await link.run(self._on_frame)
+            _log.info("link to the head ended", reason=reason)
+        finally:
+            self._link = None
+            self._requests.head_gone()
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+
+    async def _beat(self, link: Link) -> None:
+        """Let deadlines pass, and tell the head that this worker is well."""
+        loop = asyncio.get_running_loop()
+        next_beat_s = 0.0
+        with contextlib.suppress(LinkError):
+            while True:
+                self._requests.tick(time.monotonic())
+                if loop.time() >= next_beat_s:
+                    link.send(encode(Alive(self._is_stalled())))
+                    next_beat_s = loop.time() + self._heartbeat_s
+                await asyncio.sleep(TICK_S)
+
+    def _is_stalled(self) -> bool:
+        now = time.monotonic()
+        starts = (engine.step_started_s for engine in self._instances.engines)
+        return any(start is not None and now - start > STALL_AFTER_S for start in starts)
+
+    def _send(self, message: Message) -> None:
+        if self._link is None:
+            return
+        try:
+            self._link.send(encode(message))
+        except LinkError as error:
+            # The link's own end is about to be handled; the head fences whatever this message was about.
+            _log.info("message lost with the link", kind=type(message).__name__, reason=error.message)
+
+    def _on_frame(self, frame: bytes) -> None:
+        message: FromHead = decode_from_head(frame)
+        match message:
+            case Welcome():
+                self._heartbeat_s = message.heartbeat_s
+            case Load():
+                self._instances.load(message.model, lambda _: None)
+            case Unload():
+                self._instances.unload(message.model)
+            case Relayed():
+                self._requests.on_peer(message.peer, message.message)
+            case Leave():
+                _log.info("leaving", reason=message.reason)
+                self._is_leaving = True
+                self._send(Left())
+                if self._link is not None:
+                    self._link.close(message.reason)
+            case _:
+                self._requests.on_head(message)
+
+    def _on_peer(self, peer: WorkerId, message: PeerMessage) -> None:
+        self._requests.on_peer(peer, message)
+
+    def _on_peer_gone(self, peer: WorkerId, reason: str) -> None:
+        self._requests.peer_gone(peer, reason)
+
+    def _on_step(self, events: Sequence[EngineEvent]) -> None:
+        self._requests.on_step(events)
+        for event in events:
+            if isinstance(event, Failed) and event.request is None:
+                for info in self._instances.infos:
+                    self._instances.drop_broken(info.name, event.message)
+
+    def _on_change(self, info: ModelInfo, error: str | None) -> None:
+        self._send(ModelChanged(info, error))

@@ -1,0 +1,127 @@
+"""Links to other workers: dialled where they can be reached, else relayed by the head."""
+
+import asyncio
+from collections.abc import Callable
+
+import aiohttp
+import structlog
+from aiohttp import web
+
+from godwit.errors import GodwitError, LinkError, ProtocolError
+from godwit.protocol.messages import PeerHello, PeerMessage, Relayed
+from godwit.protocol.wire import decode_from_peer, encode
+from godwit.runtime.link import Link, accept, dial
+from godwit.types import WorkerId
+
+MAX_WAITING = 4096
+RETRY_DIAL_S = 30.0
+_log = structlog.get_logger(__name__)
+
+
+class Peers:
+    """All peer links of one worker. Messages to one peer keep their order, whichever way they take."""
+
+    def __init__(
+        self,
+        me: PeerHello,
+        token: str | None,
+        dead_after_s: float,
+        relay: Callable[[Relayed], None],
+        on_message: Callable[[WorkerId, PeerMessage], None],
+        on_gone: Callable[[WorkerId, str], None],
+    ) -> None:
+        self._me = me
+        self._token = token
+        self._dead_after_s = dead_after_s
+        self._relay = relay
+        self._on_message = on_message
+        self._on_gone = on_gone
+        self._links: dict[WorkerId, Link] = {}
+        self._waiting: dict[WorkerId, list[PeerMessage]] = {}
+        self._unreachable_until_s: dict[WorkerId, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._session: aiohttp.ClientSession | None = None
+
+    def send(self, peer: WorkerId, url: str | None, message: PeerMessage) -> None:
+        """Send to `peer` by its link, dialling `url` where there is none yet; without either, by the head."""
+        if peer in self._waiting:
+            self._wait(peer, message)
+        elif (link := self._links.get(peer)) is not None:
+            try:
+                link.send(encode(message))
+            except LinkError as error:
+                # Its `run` is about to report the loss; the message is lost with the link.
+                _log.info("peer link ended", peer=peer, reason=error.message)
+        elif url is not None and self._unreachable_until_s.get(peer, 0.0) < self._now():
+            self._waiting[peer] = [message]
+            self._spawn(self._dial(peer, url))
+        else:
+            self._relay(Relayed(peer, message))
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """The route `/peer`: another worker dials this one."""
+        link = await accept(request, self._token, self._dead_after_s)
+        hello = decode_from_peer(await link.receive_first())
+        if not isinstance(hello, PeerHello):
+            raise ProtocolError("a peer link starts with PeerHello")
+        await self._serve(hello.worker, link)
+        return web.Response()
+
+    async def close(self) -> None:
+        """End all links."""
+        for link in self._links.values():
+            link.close("the worker stops")
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _wait(self, peer: WorkerId, message: PeerMessage) -> None:
+        if len(self._waiting[peer]) >= MAX_WAITING:
+            raise LinkError(f"{MAX_WAITING} messages wait for the link to {peer}")
+        self._waiting[peer].append(message)
+
+    def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _dial(self, peer: WorkerId, url: str) -> None:
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        try:
+            link = await dial(self._session, url, self._token, self._dead_after_s)
+        except GodwitError as error:
+            self._unreachable_until_s[peer] = self._now() + RETRY_DIAL_S
+            _log.info("peer cannot be dialled, relaying through the head", peer=peer, reason=error.message)
+            for message in self._waiting.pop(peer):
+                self._relay(Relayed(peer, message))
+            return
+        link.send(encode(self._me))
+        for message in self._waiting.pop(peer):
+            link.send(encode(message))
+        await self._serve(peer, link)
+
+    async def _serve(self, peer: WorkerId, link: Link) -> None:
+        """Read a link to its end. Two workers that dial each other at once have two; each uses its own."""
+        is_mine = peer not in self._links
+        if is_mine:
+            self._links[peer] = link
+        reason = "the connection was lost"
+        try:
+            reason = await link.run(lambda frame: self._take(peer, frame))
+        finally:
+            if is_mine and self._links.get(peer) is link:
+                del self._links[peer]
+            self._on_gone(peer, reason)
+
+    def _take(self, peer: WorkerId, frame: bytes) -> None:
+        message = decode_from_peer(frame)
+        if isinstance(message, PeerHello):
+            raise ProtocolError("PeerHello came twice")
+        self._on_message(peer, message)
