@@ -1,7 +1,6 @@
 """The head's process: router and scheduler behind one port, links to the workers, the admin API."""
 
 import asyncio
-import errno
 import ssl
 import time
 import uuid
@@ -47,7 +46,7 @@ _log = structlog.get_logger(__name__)
 async def run_head(settings: Settings, ready: Callable[[str], None]) -> None:
     """Serve until cancelled; `ready` is called with the URL once the port is open.
 
-    ConfigError where the address would let anybody in, LinkError where the port is taken.
+    ConfigError where the address would let anybody in, OSError where it cannot be had.
     """
     head = settings.head
     check_listen("head.host", head.host, settings.security, serves_clients=True)
@@ -139,13 +138,7 @@ async def _open(runner: web.AppRunner, head: HeadSettings) -> str:
         except OSError as error:
             raise ConfigError(f"head.tls_cert, head.tls_key: cannot be read as PEM files: {error}") from error
     site = web.TCPSite(runner, head.host, head.port, ssl_context=tls, backlog=1024)
-    try:
-        await site.start()
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            text = f"{head.host}:{head.port} is taken; stop what listens there, or choose another --port"
-            raise LinkError(text) from error
-        raise LinkError(f"cannot listen on {head.host}:{head.port}: {error}") from error
+    await site.start()
     port = runner.addresses[0][1]
     host = f"[{head.host}]" if ":" in head.host else head.host
     return f"{'http' if tls is None else 'https'}://{host}:{port}"

@@ -1,0 +1,102 @@
+"""A whole cluster on this machine: a head in this process, workers in processes of their own."""
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from godwit.client import AdminClient, ClusterStatus
+from godwit.config import Settings
+from godwit.errors import GodwitError
+from godwit.head import run_head
+from godwit.processes import WorkerProcess, start_worker, stop_all
+
+POLL_S = 0.05
+
+
+class StartError(GodwitError):
+    """A process that belongs to the cluster did not come up; the message has the end of its output."""
+
+
+class LocalCluster:
+    """An async context manager: inside it the head listens and all workers have joined.
+
+    Leaving it stops everything that it started, by process id. `on_wait` is told which workers are missing.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        num_workers: int = 2,
+        *,
+        logs: Path | None = None,
+        on_wait: Callable[[list[str]], None] = lambda missing: None,
+    ) -> None:
+        self.settings = settings
+        self.names = [f"w{number}" for number in range(1, num_workers + 1)]
+        self.logs = logs or Path(tempfile.mkdtemp(prefix="godwit-"))
+        self.workers: dict[str, WorkerProcess] = {}
+        self._on_wait = on_wait
+
+    async def __aenter__(self) -> "LocalCluster":
+        self.logs.mkdir(parents=True, exist_ok=True)
+        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.serving = asyncio.ensure_future(run_head(self.settings, listening.set_result))
+        try:
+            await asyncio.wait((self.serving, listening), return_when=asyncio.FIRST_COMPLETED)
+            if self.serving.done():
+                self.serving.result()
+            self.url = listening.result()
+            security = self.settings.security
+            self.admin = AdminClient(self.url, security.admin_key)
+            for name in self.names:
+                await self.start(name)
+            await self.joined(self.names)
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def start(self, name: str) -> None:
+        """Start a worker's process, or a new life of one that has ended; returns before it has joined."""
+        self.workers[name] = await start_worker(name, self.url, self.settings, self.logs / f"{name}.log")
+
+    async def kill(self, name: str) -> None:
+        """End a worker with SIGKILL; returns when its process is gone."""
+        self.workers[name].kill()
+        await self.workers[name].wait()
+
+    async def joined(self, names: list[str]) -> None:
+        """Wait until these workers, in their present lives, are connected; StartError where one ends first."""
+        while True:
+            status = await self.admin.status()
+            up = {worker.name for worker in status.workers}
+            if not (missing := [name for name in names if name not in up]):
+                return
+            for name in missing:
+                if not self.workers[name].is_running:
+                    code = await self.workers[name].wait()
+                    tail = self.workers[name].log_tail()
+                    raise StartError(f"worker {name} ended with status {code}:\n{tail}")
+            self._on_wait(missing)
+            await asyncio.sleep(POLL_S)
+
+    async def until(self, is_so: Callable[[ClusterStatus], bool], timeout_s: float = 60.0) -> ClusterStatus:
+        """The first status for which `is_so` holds; TimeoutError where none is within `timeout_s`."""
+        async with asyncio.timeout(timeout_s):
+            while not is_so(status := await self.admin.status()):
+                await asyncio.sleep(POLL_S)
+            return status
+
+    async def _stop(self) -> None:
+        await stop_all(list(self.workers.values()))
+        if hasattr(self, "admin"):
+            await self.admin.close()
+        self.serving.cancel()
+        await asyncio.gather(self.serving, return_exceptions=True)
