@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -31,13 +32,14 @@ class LocalCluster:
         num_workers: int = 2,
         *,
         logs: Path | None = None,
-        on_wait: Callable[[list[str]], None] = lambda missing: None,
+        on_wait: Callable[[list[str]], None] = lambda _: None,
     ) -> None:
         self.settings = settings
         self.names = [f"w{number}" for number in range(1, num_workers + 1)]
         self.logs = logs or Path(tempfile.mkdtemp(prefix="godwit-"))
         self.workers: dict[str, WorkerProcess] = {}
         self._on_wait = on_wait
+        self._started_ns: dict[str, int] = {}
 
     async def __aenter__(self) -> "LocalCluster":
         self.logs.mkdir(parents=True, exist_ok=True)
@@ -65,6 +67,7 @@ class LocalCluster:
 
     async def start(self, name: str) -> None:
         """Start a worker's process, or a new life of one that has ended; returns before it has joined."""
+        self._started_ns[name] = time.time_ns()
         self.workers[name] = await start_worker(name, self.url, self.settings, self.logs / f"{name}.log")
 
     async def kill(self, name: str) -> None:
@@ -73,11 +76,11 @@ class LocalCluster:
         await self.workers[name].wait()
 
     async def joined(self, names: list[str]) -> None:
-        """Wait until these workers, in their present lives, are connected; StartError where one ends first."""
+        """Wait until these workers' present lives are connected; StartError where one ends first."""
         while True:
             status = await self.admin.status()
-            up = {worker.name for worker in status.workers}
-            if not (missing := [name for name in names if name not in up]):
+            lives = {worker.name: worker.incarnation for worker in status.workers}
+            if not (missing := [name for name in names if lives.get(name, 0) < self._started_ns[name]]):
                 return
             for name in missing:
                 if not self.workers[name].is_running:
@@ -90,9 +93,10 @@ class LocalCluster:
     async def until(self, is_so: Callable[[ClusterStatus], bool], timeout_s: float = 60.0) -> ClusterStatus:
         """The first status for which `is_so` holds; TimeoutError where none is within `timeout_s`."""
         async with asyncio.timeout(timeout_s):
-            while not is_so(status := await self.admin.status()):
+            while True:
+                if is_so(status := await self.admin.status()):
+                    return status
                 await asyncio.sleep(POLL_S)
-            return status
 
     async def _stop(self) -> None:
         await stop_all(list(self.workers.values()))
