@@ -1,0 +1,204 @@
+"""The `godwit` command: wrong settings end it with status 2, failures with status 1."""
+
+import asyncio
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+import uvloop
+from rich.console import Console
+from rich.markup import escape
+from typer.core import TyperGroup
+
+from godwit import __version__, cli_run, cli_settings, cli_tables
+from godwit.client import AdminClient, ClusterStatus, WorkerStatus, move_record
+from godwit.errors import ConfigError, GodwitError
+from godwit.processes import read_order
+
+_POLL_S = 0.5
+
+
+class Engine(StrEnum):
+    """What computes: llama.cpp, or the deterministic stand-in for tests."""
+
+    LLAMACPP = "llamacpp"
+    FAKE = "fake"
+
+
+class _Group(TyperGroup):
+    """Shows an expected failure as one message instead of a traceback."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]  # click's own type is vendored
+        try:
+            return super().invoke(ctx)
+        except GodwitError as error:
+            _fail(error.message, status=2 if isinstance(error, ConfigError) else 1)
+
+
+app = typer.Typer(cls=_Group, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+
+Config = Annotated[Path | None, typer.Option(help="Settings in TOML; flags win over them.")]
+Host = Annotated[str | None, typer.Option(help="Address to listen on (127.0.0.1).")]
+Port = Annotated[int | None, typer.Option(help="Port to listen on (8080; 0 takes any free one).")]
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", help="Built-in or configured model, or a GGUF file; repeatable."),
+]
+EngineName = Annotated[Engine | None, typer.Option("--engine", help="What computes.")]
+Slots = Annotated[int | None, typer.Option(help="Requests at once per loaded model and worker (4).")]
+Context = Annotated[int | None, typer.Option("--context", help="Tokens of prompt and output (4096).")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Let everybody in, wherever it listens.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Url = Annotated[str, typer.Option(envvar="GODWIT_URL", help="The head.")]
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"godwit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _godwit(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """LLM serving whose streams never stop: running requests move between servers."""
+
+
+@app.command()
+def serve(
+    workers: Annotated[int, typer.Option(min=0, max=64, help="How many workers.")] = 2,
+    model: Models = None,
+    config: Config = None,
+    host: Host = None,
+    port: Port = None,
+    slots: Slots = None,
+    context: Context = None,
+    engine: EngineName = None,
+    insecure: Insecure = False,
+    logs: Annotated[Path | None, typer.Option(help="Folder for the workers' output.")] = None,
+) -> None:
+    """Serve models from this machine: a head and its workers, one process each."""
+    settings = cli_settings.read_settings(config)
+    settings = cli_settings.with_flags(settings, "security", insecure=insecure or None)
+    settings = cli_settings.with_flags(settings, "head", host=host, port=port)
+    settings = cli_settings.with_flags(settings, "worker", slots=slots, context_tokens=context)
+    settings = cli_settings.with_models(settings, model or [], engine)
+    cli_settings.check_head(settings)
+    cli_settings.check_worker(settings)
+    cluster = cli_run.LocalCluster(settings, workers, logs, Console(stderr=True))
+    cli_run.run(cluster.serve(), cluster.kill)
+
+
+@app.command()
+def head(config: Config = None, host: Host = None, port: Port = None, insecure: Insecure = False) -> None:
+    """Run a head: the OpenAI API, and the workers that join it."""
+    settings = cli_settings.read_settings(config)
+    settings = cli_settings.with_flags(settings, "security", insecure=insecure or None)
+    settings = cli_settings.with_flags(settings, "head", host=host, port=port)
+    cli_settings.check_head(settings)
+    cli_run.run(cli_run.head(settings, Console(stderr=True)))
+
+
+@app.command()
+def worker(
+    join: Annotated[str | None, typer.Option(metavar="URL", help="The head to join.")] = None,
+    name: Annotated[str | None, typer.Option(help="A name of its own in the cluster.")] = None,
+    model: Models = None,
+    config: Config = None,
+    slots: Slots = None,
+    context: Context = None,
+    engine: EngineName = None,
+    insecure: Insecure = False,
+    supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
+) -> None:
+    """Run a worker that joins a head; GODWIT_JOIN_TOKEN is the head's join token where it has one."""
+    if supervised:
+        order = read_order()
+        cli_run.run(cli_run.supervised_worker(order.settings, order.join_url, order.name))
+        return
+    if join is None:
+        raise ConfigError("--join: which head? For example: godwit worker --join http://127.0.0.1:8080")
+    settings = cli_settings.read_settings(config)
+    settings = cli_settings.with_flags(settings, "security", insecure=insecure or None)
+    settings = cli_settings.with_flags(settings, "worker", name=name, slots=slots, context_tokens=context)
+    settings = cli_settings.with_models(settings, model or [], engine)
+    cli_settings.check_worker(settings)
+    cli_run.run(cli_run.worker(settings, join, cli_settings.worker_name(settings)))
+
+
+@app.command()
+def status(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+    """Show workers, requests and the latest moves."""
+
+    async def ask() -> bytes | ClusterStatus:
+        async with AdminClient(url, cli_settings.admin_key()) as client:
+            return await client.status_json() if as_json else await client.status()
+
+    answer = uvloop.run(ask())
+    if isinstance(answer, bytes):
+        typer.echo(answer)
+    else:
+        cli_tables.show_status(Console(), answer)
+
+
+@app.command()
+def migrate(
+    request: Annotated[str, typer.Argument(help="A running request's id; `godwit status` lists them.")],
+    to: Annotated[str, typer.Option(metavar="WORKER", help="Where it shall go on.")],
+    url: Url = DEFAULT_URL,
+    as_json: Json = False,
+) -> None:
+    """Move a running request to another worker, and wait for the outcome."""
+
+    async def ask() -> bytes:
+        async with AdminClient(url, cli_settings.admin_key()) as client:
+            with Console(stderr=True).status(f"moving {escape(request)} to {escape(to)}"):
+                return await client.migrate(request, to)
+
+    answer = uvloop.run(ask())
+    move = move_record(answer)
+    typer.echo(answer if as_json else cli_tables.describe_move(move))
+    if move.outcome != "done":
+        raise typer.Exit(1)
+
+
+@app.command()
+def drain(
+    worker: Annotated[str, typer.Argument(help="The worker that shall leave.")],
+    deadline: Annotated[
+        float | None, typer.Option(min=0, metavar="S", help="Seconds until what is left is interrupted.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Move all requests off a worker, and let it leave; waits until it has."""
+    console = Console(stderr=True)
+
+    async def ask() -> None:
+        async with AdminClient(url, cli_settings.admin_key()) as client:
+            await client.drain(worker, deadline)
+            with console.status(f"draining {escape(worker)}") as progress:
+                while (left := _find(await client.status(), worker)) is not None:
+                    progress.update(f"draining {escape(worker)}: {left.used} requests left")
+                    await asyncio.sleep(_POLL_S)
+
+    uvloop.run(ask())
+    console.print(f"{escape(worker)} is drained and has left.")
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+def _find(status: ClusterStatus, worker: str) -> WorkerStatus | None:
+    return next((one for one in status.workers if one.name == worker), None)
+
+
+def _fail(message: str, *, status: int) -> NoReturn:
+    Console(stderr=True).print(f"[red]godwit:[/red] {escape(message)}", soft_wrap=True, highlight=False)
+    raise typer.Exit(status)

@@ -1,0 +1,101 @@
+"""From flags, godwit.toml and the environment to settings that have been checked."""
+
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from godwit.config import (
+    BUILT_IN_MODELS,
+    ModelSettings,
+    Settings,
+    check_listen,
+    check_settings,
+    parse_settings,
+)
+from godwit.errors import ConfigError
+from godwit.scheduling.policies import policy_named
+
+
+def read_settings(path: Path | None) -> Settings:
+    """The settings of a file (None: the defaults) and the environment's secrets."""
+    if path is None:
+        return parse_settings("", os.environ)
+    try:
+        return parse_settings(path.read_text(encoding="utf-8"), os.environ)
+    except OSError as error:
+        raise ConfigError(f"--config: {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--config: {path} is not UTF-8 text") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}") from error
+
+
+def with_flags(settings: Settings, section: str, **flags: Any) -> Settings:
+    """The settings with every flag that is not None put into its place in `section`, and checked again."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    return check_settings(replace(settings, **{section: replace(getattr(settings, section), **given)}))
+
+
+def with_models(settings: Settings, models: list[str], engine: str | None) -> Settings:
+    """The settings with the models that --model names, and with --engine for all of them."""
+    if models:
+        chosen = tuple(_model(name, settings.models, engine) for name in models)
+    elif engine == "fake" and settings.models == Settings().models:
+        chosen = (ModelSettings(name="fake", engine="fake"),)
+    else:
+        chosen = settings.models
+    if engine is not None:
+        chosen = tuple(replace(model, engine=engine) for model in chosen)
+    return check_settings(replace(settings, models=chosen))
+
+
+def check_head(settings: Settings) -> None:
+    """Everything about a head that can be wrong before it starts."""
+    policy_named(settings.head.policy)
+    check_listen("head.host", settings.head.host, settings.security, serves_clients=True)
+    for key in ("tls_cert", "tls_key"):
+        path = getattr(settings.head, key)
+        if path is not None and not Path(path).is_file():
+            raise ConfigError(f"head.{key}: there is no file {path}")
+
+
+def check_worker(settings: Settings) -> None:
+    """Everything about a worker that can be wrong before it starts."""
+    check_listen("worker.peer_host", settings.worker.peer_host, settings.security, serves_clients=False)
+    for model in settings.models:
+        if model.path is not None and not Path(model.path).is_file():
+            raise ConfigError(
+                f"models.path: there is no file {model.path} for {model.name!r}; built-in models, which need "
+                f"no path: {', '.join(BUILT_IN_MODELS)}"
+            )
+
+
+def admin_key() -> str | None:
+    """The key for the admin API, from GODWIT_ADMIN_KEY or else the first of GODWIT_API_KEYS."""
+    security = parse_settings("", os.environ).security
+    return security.admin_key or next(iter(security.api_keys), None)
+
+
+def worker_name(settings: Settings) -> str:
+    """The configured name, or one from this machine's name and the process id."""
+    return settings.worker.name or f"{socket.gethostname()}-{os.getpid()}"
+
+
+def _model(text: str, configured: tuple[ModelSettings, ...], engine: str | None) -> ModelSettings:
+    for model in configured:
+        if model.name == text:
+            return model
+    if text in BUILT_IN_MODELS:
+        return ModelSettings(name=text)
+    if engine == "fake":
+        return ModelSettings(name=text, engine="fake")
+    path = Path(text)
+    if path.is_file():
+        name = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem).lstrip("._-") or "model"
+        return ModelSettings(name=name, path=str(path.resolve()))
+    known = sorted({*BUILT_IN_MODELS, *(model.name for model in configured)})
+    raise ConfigError(f"--model: {text!r} is no file and no known model; known: {', '.join(known)}")

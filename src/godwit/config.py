@@ -1,0 +1,213 @@
+"""godwit.toml as frozen settings. Nothing here reads a file or the environment: callers pass both in."""
+
+import ipaddress
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from godwit.errors import ConfigError
+
+BUILT_IN_MODELS = ("smollm2-135m", "gemma3-270m")
+DEFAULT_MODEL = "smollm2-135m"
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0)]
+Text = Annotated[str, Meta(min_length=1)]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", max_length=100)]
+Option = str | int | float | bool
+
+
+class _Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all sections: an unknown key is an error."""
+
+
+class HeadSettings(_Section, frozen=True):
+    """Where the head listens and how much it takes; `heartbeat_s` and `dead_after_s` hold for its links."""
+
+    host: Text = "127.0.0.1"
+    port: Port = 8080
+    max_body_bytes: Count = 8 * 1024 * 1024
+    max_prompt_tokens: Count = 131_072
+    max_queued: Count = 1024
+    max_running: Count = 1024
+    placement_timeout_s: Seconds = 60.0
+    heartbeat_s: Seconds = 1.0
+    dead_after_s: Seconds = 5.0
+    policy: str = "least_loaded"
+    tls_cert: Text | None = None
+    tls_key: Text | None = None
+
+
+class MoveSettings(_Section, frozen=True):
+    """When a move's rounds end (see `godwit.protocol.messages.MoveLimits`), and a drain's limits."""
+
+    max_rounds: Count = 8
+    pause_budget_steps: Annotated[float, Meta(ge=1)] = 2.0
+    shadow_tokens: Annotated[int, Meta(ge=0)] = 4
+    max_shadow_rounds: Count = 64
+    patience_rounds: Count = 6
+    pace: Annotated[float, Meta(ge=1)] = 1.3
+    timeout_s: Seconds = 60.0
+    max_moves_per_worker: Count = 2
+    max_tries: Count = 3
+
+
+class WorkerSettings(_Section, frozen=True):
+    """What one worker offers; `slots` is per model, `device_bytes` None means that the worker measures it."""
+
+    name: Name | None = None
+    slots: Annotated[int, Meta(ge=1, le=256)] = 4
+    context_tokens: Annotated[int, Meta(ge=16)] = 4096
+    threads: Count = 1
+    device_bytes: Count | None = None
+    prefill_chunk: Annotated[int, Meta(ge=1, le=4096)] = 128
+    peer_host: Text = "127.0.0.1"
+    peer_port: Port = 0
+
+
+class SecuritySettings(_Section, frozen=True):
+    """Who gets in: `api_keys` for clients, `join_token` for workers, `admin_key` for the admin API."""
+
+    api_keys: tuple[Text, ...] = ()
+    join_token: Text | None = None
+    admin_key: Text | None = None
+    insecure: bool = False
+
+    def __repr__(self) -> str:
+        # Secrets must not reach a log, not even through a traceback that prints its arguments.
+        return f"SecuritySettings({len(self.api_keys)} API keys, insecure={self.insecure})"
+
+
+class ModelSettings(_Section, frozen=True):
+    """One model; without `path` its name must be a built-in one. `options` are the engine's own."""
+
+    name: Name
+    path: Text | None = None
+    engine: Literal["llamacpp", "fake"] = "llamacpp"
+    chat_template: Text | None = None
+    options: dict[str, Option] = {}
+
+
+class Settings(_Section, frozen=True):
+    """All of godwit.toml."""
+
+    head: HeadSettings = HeadSettings()
+    moves: MoveSettings = MoveSettings()
+    worker: WorkerSettings = WorkerSettings()
+    security: SecuritySettings = SecuritySettings()
+    models: tuple[ModelSettings, ...] = (ModelSettings(name=DEFAULT_MODEL),)
+
+
+_SECTIONS: Mapping[str, type[Struct]] = {
+    "head": HeadSettings,
+    "moves": MoveSettings,
+    "worker": WorkerSettings,
+    "security": SecuritySettings,
+    "models": ModelSettings,
+}
+
+
+def parse_settings(text: str, environ: Mapping[str, str]) -> Settings:
+    """Settings from a TOML text, with secrets from GODWIT_API_KEYS, GODWIT_JOIN_TOKEN and GODWIT_ADMIN_KEY.
+
+    The environment wins over the text. ConfigError names the key and what it may be.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"not valid TOML: {error}") from error
+    settings = _convert(raw)
+    secrets = _secrets(settings.security, environ)
+    return check_settings(replace(settings, security=secrets))
+
+
+def check_settings(settings: Settings) -> Settings:
+    """The same settings once they are right: each value by itself, and those that concern each other."""
+    settings = _convert(msgspec.to_builtins(settings))
+    head = settings.head
+    if (head.tls_cert is None) != (head.tls_key is None):
+        raise ConfigError("head.tls_cert, head.tls_key: set both, or neither")
+    if head.dead_after_s < 2 * head.heartbeat_s:
+        raise ConfigError(
+            f"head.dead_after_s: {head.dead_after_s} is less than twice head.heartbeat_s "
+            f"({head.heartbeat_s}), so that one late heartbeat would end a healthy link"
+        )
+    if not settings.models:
+        raise ConfigError("models: name at least one model, or leave the section out")
+    names = [model.name for model in settings.models]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"models.name: {name!r} stands there twice; each model needs its own name")
+    for model in settings.models:
+        if model.path is None and model.engine != "fake" and model.name not in BUILT_IN_MODELS:
+            raise ConfigError(
+                f"models.path: missing for {model.name!r}; give the GGUF file's path, or use a built-in "
+                f"model: {', '.join(BUILT_IN_MODELS)}"
+            )
+    return settings
+
+
+def check_listen(key: str, host: str, security: SecuritySettings, *, serves_clients: bool) -> None:
+    """Refuse an address that others can reach while anybody could use it; `key` is the setting to name.
+
+    `serves_clients` says that API keys are needed too, not only a join token.
+    """
+    if security.insecure or is_loopback(host):
+        return
+    missing: list[str] = []
+    if serves_clients and not security.api_keys:
+        missing.append('security.api_keys = ["…"] (or the environment variable GODWIT_API_KEYS)')
+    if security.join_token is None:
+        missing.append('security.join_token = "…" (or GODWIT_JOIN_TOKEN)')
+    if missing:
+        raise ConfigError(
+            f"{key}: {host} can be reached from other machines; set {' and '.join(missing)}, "
+            "or allow everybody in with --insecure, or listen on 127.0.0.1"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`; a name other than localhost counts as reachable."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _convert(raw: dict[str, Any]) -> Settings:
+    try:
+        return msgspec.convert(raw, Settings)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_explain(str(error))) from error
+
+
+def _explain(message: str) -> str:
+    """msgspec's message with the key in front, and what exists instead of an unknown key or value."""
+    what, _, path = message.partition(" - at `")
+    key = path.rstrip("`").removeprefix("$").removeprefix(".")
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what):
+        section = _SECTIONS.get(key.split("[")[0], Settings)
+        allowed = ", ".join(section.__struct_fields__)
+        return f"{f'{key}.' if key else ''}{unknown[1]}: no such setting; allowed here: {allowed}"
+    if what.startswith("Invalid enum value"):
+        section, field = _SECTIONS[key.split("[")[0].split(".")[0]], key.rpartition(".")[2]
+        what += f"; allowed: {', '.join(get_args(get_type_hints(section)[field]))}"
+    return f"{key or 'godwit.toml'}: {what[:1].lower()}{what[1:]}"
+
+
+def _secrets(security: SecuritySettings, environ: Mapping[str, str]) -> SecuritySettings:
+    keys = tuple(key.strip() for key in environ.get("GODWIT_API_KEYS", "").split(",") if key.strip())
+    return replace(
+        security,
+        api_keys=keys or security.api_keys,
+        join_token=environ.get("GODWIT_JOIN_TOKEN") or security.join_token,
+        admin_key=environ.get("GODWIT_ADMIN_KEY") or security.admin_key,
+    )

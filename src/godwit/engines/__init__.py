@@ -1,0 +1,148 @@
+"""Engines: what computes tokens. Each kind is one entry in ENGINES; a heavy library is imported on use."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from godwit.engines.batching import BatchingEngine
+from godwit.engines.fake import FakeOptions, FakeRunner, fake_info
+from godwit.engines.runner import Runner
+from godwit.errors import ConfigError
+from godwit.ports import Engine
+from godwit.types import ModelInfo, ModelName
+
+DEFAULT_PREFILL_CHUNK = 64
+
+Options = Mapping[str, object]
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class EngineSpec(NamedTuple):
+    """One model to serve: its name, its file (None: built in), and how much it may hold."""
+
+    name: ModelName
+    path: Path | None
+    slots: int
+    context_tokens: int
+    threads: int
+    prefill_chunk: int
+    options: Options
+
+
+class EngineKind(NamedTuple):
+    """How one kind of engine loads a model, and how it describes one without loading it."""
+
+    load: Callable[[EngineSpec], Runner]
+    describe: Callable[[EngineSpec], ModelInfo]
+
+
+def create_engine(
+    kind: str,
+    *,
+    name: str,
+    path: str | Path | None = None,
+    slots: int = 4,
+    context_tokens: int = 4096,
+    threads: int = 1,
+    prefill_chunk: int = DEFAULT_PREFILL_CHUNK,
+    options: Options | None = None,
+) -> Engine:
+    """Load a model (seconds) and return its engine, not started; ConfigError or ModelLoadError otherwise."""
+    spec = _spec(name, path, slots, context_tokens, threads, prefill_chunk, options)
+    return BatchingEngine(_kind(kind).load(spec), prefill_chunk_tokens=prefill_chunk)
+
+
+def describe(
+    kind: str,
+    name: str,
+    path: str | Path | None = None,
+    slots: int = 4,
+    context_tokens: int = 4096,
+    options: Options | None = None,
+) -> ModelInfo:
+    """What a worker can announce of a model before loading it: `is_loaded` is False, the rest is final."""
+    return _kind(kind).describe(_spec(name, path, slots, context_tokens, 1, DEFAULT_PREFILL_CHUNK, options))
+
+
+def _spec(
+    name: str,
+    path: str | Path | None,
+    slots: int,
+    context_tokens: int,
+    threads: int,
+    prefill_chunk: int,
+    options: Options | None,
+) -> EngineSpec:
+    counts = {
+        "slots": slots,
+        "context_tokens": context_tokens,
+        "threads": threads,
+        "prefill_chunk": prefill_chunk,
+    }
+    for key, value in counts.items():
+        if value < 1:
+            raise ConfigError(f"{key} must be at least 1, not {value}")
+    return EngineSpec(
+        ModelName(name),
+        Path(path) if path else None,
+        slots,
+        context_tokens,
+        threads,
+        prefill_chunk,
+        options or {},
+    )
+
+
+def _kind(kind: str) -> EngineKind:
+    if kind not in ENGINES:
+        raise ConfigError(f"engine {kind!r} does not exist: use one of {', '.join(sorted(ENGINES))}")
+    return ENGINES[kind]
+
+
+def _options(spec: EngineSpec, wanted: type[T]) -> T:
+    try:
+        return msgspec.convert(dict(spec.options), wanted)
+    except msgspec.ValidationError as error:
+        known = ", ".join(field.name for field in msgspec.structs.fields(wanted))
+        raise ConfigError(f"engine options of {spec.name}: {error}; known options: {known}") from error
+
+
+def _load_fake(spec: EngineSpec) -> Runner:
+    options = _options(spec, FakeOptions)
+    info = fake_info(spec.name, spec.slots, spec.context_tokens, options, is_loaded=True)
+    return FakeRunner(info, spec.slots, options)
+
+
+def _describe_fake(spec: EngineSpec) -> ModelInfo:
+    return fake_info(spec.name, spec.slots, spec.context_tokens, _options(spec, FakeOptions), is_loaded=False)
+
+
+def _load_llamacpp(spec: EngineSpec) -> Runner:
+    from godwit.engines.checkpoints import locate
+    from godwit.engines.llamacpp import LlamaOptions, LlamaRunner
+
+    return LlamaRunner(
+        locate(spec.name, spec.path),
+        spec.name,
+        slots=spec.slots,
+        context_tokens=spec.context_tokens,
+        threads=spec.threads,
+        prefill_chunk=spec.prefill_chunk,
+        options=_options(spec, LlamaOptions),
+    )
+
+
+def _describe_llamacpp(spec: EngineSpec) -> ModelInfo:
+    from godwit.engines.checkpoints import locate
+    from godwit.engines.llamacpp import LlamaOptions, describe_file
+
+    options = _options(spec, LlamaOptions)
+    return describe_file(locate(spec.name, spec.path), spec.name, spec.slots, spec.context_tokens, options)
+
+
+ENGINES: dict[str, EngineKind] = {
+    "fake": EngineKind(_load_fake, _describe_fake),
+    "llamacpp": EngineKind(_load_llamacpp, _describe_llamacpp),
+}

@@ -1,0 +1,226 @@
+"""The engine that computes with llama.cpp, embedded: one model, one context, one KV slot a sequence id."""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from godwit.engines.capi import lib, load_model
+from godwit.engines.chat import ChatTemplate
+from godwit.engines.checkpoints import digest
+from godwit.engines.gguf import GgufFile
+from godwit.engines.grammar import compile_grammar
+from godwit.engines.limits import check_common
+from godwit.engines.runner import Span
+from godwit.engines.sampling import Candidates, Sampler
+from godwit.engines.sequence import TAIL_TOKENS
+from godwit.errors import BadRequestError, ConfigError, EngineError, ModelLoadError
+from godwit.ports import SequenceSpec
+from godwit.types import ChatMessage, ModelInfo, ModelName, Token, TokenId
+
+SPARE_SEQUENCES = 2  # ids beyond the slots, through which ranges of KV will be exported and imported
+
+
+class LlamaOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """`chat_template` is jinja text that replaces the model file's own; `repack` as in `load_model`.
+
+    Flash attention is off: on CPUs it makes passes over 2 to 48 tokens up to five times slower.
+    """
+
+    chat_template: str | None = None
+    flash_attention: bool = False
+    repack: bool = False
+
+
+def llama_info(
+    file: GgufFile,
+    name: ModelName,
+    slots: int,
+    context_tokens: int,
+    options: LlamaOptions,
+    *,
+    is_loaded: bool,
+) -> ModelInfo:
+    """What a worker announces for a GGUF file; ConfigError where the context is more than the model knows."""
+    trained = file.trained_context_tokens
+    if trained is not None and context_tokens > trained:
+        raise ConfigError(f"context_tokens of {name} must be at most {trained}, not {context_tokens}")
+    return ModelInfo(
+        name=name,
+        digest=digest(file.path),
+        context_tokens=context_tokens,
+        device_bytes=file.path.stat().st_size + slots * context_tokens * file.kv_bytes_per_token(),
+        is_loaded=is_loaded,
+        has_chat_template=(options.chat_template or file.chat_template) is not None,
+    )
+
+
+def describe_file(
+    path: Path, name: ModelName, slots: int, context_tokens: int, options: LlamaOptions
+) -> ModelInfo:
+    """`llama_info` of a model that is not loaded; reads the vocabulary, not the weights."""
+    model = load_model(path, vocab_only=True)
+    try:
+        return llama_info(GgufFile(model, path), name, slots, context_tokens, options, is_loaded=False)
+    finally:
+        lib().llama_model_free(model)
+
+
+class LlamaRunner:
+    """A Runner over llama.cpp; `forward` is one llama_decode, and a slot is the sequence id of its number."""
+
+    def __init__(
+        self,
+        path: Path,
+        name: ModelName,
+        *,
+        slots: int,
+        context_tokens: int,
+        threads: int,
+        prefill_chunk: int,
+        options: LlamaOptions,
+    ) -> None:
+        self._api = lib()
+        self._slots = slots
+        self._model = load_model(path, vocab_only=False, repack=options.repack)
+        self._file = GgufFile(self._model, path)
+        self._info = llama_info(self._file, name, slots, context_tokens, options, is_loaded=True)
+        self._template = _template(self._file, options)
+        max_rows = prefill_chunk + slots * TAIL_TOKENS
+        self._context = self._make_context(max_rows, threads, options)
+        self._memory = self._api.llama_get_memory(self._context)
+        self._batch = _Batch(max_rows)
+        self._logits = np.zeros((slots, self._file.num_vocab), dtype=np.float32)
+        self._candidates = Candidates(self._file.num_vocab)
+        self._samplers: dict[int, Sampler] = {}
+
+    def _make_context(self, max_rows: int, threads: int, options: LlamaOptions) -> Any:
+        api = self._api
+        params = api.llama_context_default_params()
+        params.n_ctx = self._slots * self._info.context_tokens
+        params.n_batch = params.n_ubatch = max_rows
+        params.n_seq_max = params.n_outputs_max = self._slots + SPARE_SEQUENCES
+        params.n_threads = params.n_threads_batch = threads
+        params.kv_unified = True
+        params.no_perf = True
+        params.flash_attn_type = int(options.flash_attention)
+        context = api.llama_init_from_model(self._model, params)
+        if not context:
+            api.llama_model_free(self._model)
+            raise ModelLoadError(
+                f"no memory for {self._slots} slots of {self._info.context_tokens} tokens: "
+                "lower slots or context_tokens"
+            )
+        return context
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def slots(self) -> int:
+        return self._slots
+
+    def forward(self, spans: Sequence[Span]) -> None:
+        rows = self._batch.fill(spans)
+        result = self._api.llama_decode(self._context, self._batch.struct)
+        if result != 0:
+            raise EngineError(f"llama_decode failed with {result} on {self._batch.struct.n_tokens} tokens")
+        num_bytes = self._logits.shape[1] * 4
+        for slot, row in rows:
+            source = self._api.llama_get_logits_ith(self._context, row)
+            ctypes.memmove(self._logits[slot].ctypes.data, source, num_bytes)
+
+    def open(self, slot: int, sequence: SequenceSpec) -> None:
+        context_tokens = self._info.context_tokens
+        self._samplers[slot] = Sampler(sequence, self._file, self._candidates, context_tokens=context_tokens)
+
+    def accept(self, slot: int, ids: Sequence[TokenId]) -> None:
+        self._samplers[slot].accept(ids)
+
+    def draw(self, slot: int) -> Token | None:
+        return self._samplers[slot].draw(self._logits[slot])
+
+    def clear(self, slot: int) -> None:
+        self._api.llama_memory_seq_rm(self._memory, slot, -1, -1)
+        sampler = self._samplers.pop(slot, None)
+        if sampler is not None:
+            sampler.close()
+
+    def interrupt(self) -> None:
+        """A pass ends by itself after one chunk."""
+
+    def close(self) -> None:
+        for sampler in self._samplers.values():
+            sampler.close()
+        self._samplers.clear()
+        self._api.llama_free(self._context)
+        self._api.llama_model_free(self._model)
+
+    def tokenize(self, text: str, *, add_special: bool) -> list[TokenId]:
+        return self._file.tokenize(text, add_special=add_special)
+
+    def render(self, messages: Sequence[ChatMessage]) -> str:
+        if self._template is None:
+            raise BadRequestError(
+                f"model {self._info.name} has no chat template: use /v1/completions, "
+                "or set chat_template in the model's options",
+                param="messages",
+            )
+        return self._template.render(messages)
+
+    def piece(self, token: TokenId) -> bytes:
+        return self._file.piece(token)
+
+    def check(self, sequence: SequenceSpec) -> None:
+        check_common(sequence, num_vocab=self._file.num_vocab, context_tokens=self._info.context_tokens)
+        grammar = compile_grammar(self._file, sequence.sampling)
+        if grammar is not None:
+            grammar.close()
+
+
+def _template(file: GgufFile, options: LlamaOptions) -> ChatTemplate | None:
+    source = options.chat_template or file.chat_template
+    if source is None:
+        return None
+    return ChatTemplate(source, bos=file.text(file.bos_id), eos=file.text(file.eos_id))
+
+
+class _Batch:
+    """A llama_batch whose arrays are numpy's, filled by slices."""
+
+    def __init__(self, max_rows: int) -> None:
+        api = lib()
+        self._tokens = np.zeros(max_rows, dtype=np.int32)
+        self._positions = np.zeros(max_rows, dtype=np.int32)
+        self._slots = np.zeros(max_rows, dtype=np.int32)
+        self._wanted = np.zeros(max_rows, dtype=np.int8)
+        self._counts = np.ones(max_rows, dtype=np.int32)
+        # One pointer a row to the row's only sequence id.
+        self._pointers = self._slots.ctypes.data + 4 * np.arange(max_rows, dtype=np.uintp)
+        int_p = ctypes.POINTER(ctypes.c_int32)
+        self.struct = api.llama_batch()
+        self.struct.token = self._tokens.ctypes.data_as(int_p)
+        self.struct.pos = self._positions.ctypes.data_as(int_p)
+        self.struct.n_seq_id = self._counts.ctypes.data_as(int_p)
+        self.struct.seq_id = self._pointers.ctypes.data_as(ctypes.POINTER(int_p))
+        self.struct.logits = self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
+
+    def fill(self, spans: Sequence[Span]) -> list[tuple[int, int]]:
+        """Lay the spans out as rows; the (slot, row) of each whose logits are kept."""
+        start, kept = 0, []
+        for span in spans:
+            end = start + len(span.ids)
+            self._tokens[start:end] = span.ids
+            self._positions[start:end] = range(span.start, span.start + len(span.ids))
+            self._slots[start:end] = span.slot
+            self._wanted[start:end] = 0
+            if span.keep_logits:
+                self._wanted[end - 1] = 1
+                kept.append((span.slot, end - 1))
+            start = end
+        self.struct.n_tokens = start
+        return kept

@@ -1,0 +1,111 @@
+"""Workers in processes of their own, each started, stopped and killed by its own process object.
+
+The parent writes one line to the worker's stdin, its order, and keeps the pipe open: when the parent ends,
+however that happens, the pipe closes and the worker stops. Secrets travel in the order, never in arguments.
+"""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, Process
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from godwit.config import Settings
+from godwit.errors import ConfigError
+
+STOP_GRACE_S = 10.0
+_LOG_TAIL_BYTES = 2000
+
+
+class WorkerOrder(Struct, frozen=True):
+    """All that a supervised worker needs to know."""
+
+    name: str
+    join_url: str
+    settings: Settings
+
+
+class WorkerProcess:
+    """One running worker; `log` is the file that has its output."""
+
+    def __init__(self, name: str, log: Path, process: Process) -> None:
+        self.name = name
+        self.log = log
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended, as far as is known."""
+        return self._process.returncode is None
+
+    async def wait(self) -> int:
+        """Wait for its end; the exit status, or the negative number of the signal that ended it."""
+        return await self._process.wait()
+
+    async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """Ask it to end, and kill it if it has not after `grace_s`; returns when it is gone."""
+        if self.is_running:
+            self._process.terminate()
+        try:
+            await asyncio.wait_for(self._process.wait(), grace_s)
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL)."""
+        if self.is_running:
+            self._process.kill()
+
+    def log_tail(self) -> str:
+        """The last lines that it wrote."""
+        text = self.log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        return "\n".join(text.splitlines()[-12:])
+
+
+async def start_worker(name: str, join_url: str, settings: Settings, log: Path) -> WorkerProcess:
+    """Start `godwit worker` in a session of its own, so that Ctrl-C reaches only the parent."""
+    with log.open("ab") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "godwit", "worker", "--supervised"),
+            stdin=PIPE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    if process.stdin is None:
+        raise ValueError("the worker's stdin is a pipe")
+    process.stdin.write(msgspec.json.encode(WorkerOrder(name, join_url, settings)) + b"\n")
+    return WorkerProcess(name, log, process)
+
+
+async def stop_all(workers: list[WorkerProcess], grace_s: float = STOP_GRACE_S) -> None:
+    """Stop all of them at the same time."""
+    await asyncio.gather(*(worker.stop(grace_s) for worker in workers))
+
+
+def read_order() -> WorkerOrder:
+    """The order on this process's stdin; blocks until it is there."""
+    line = sys.stdin.buffer.readline()
+    try:
+        return msgspec.json.decode(line, type=WorkerOrder)
+    except msgspec.MsgspecError as error:
+        raise ConfigError("--supervised is for `godwit serve`, which writes the settings to stdin") from error
+
+
+async def parent_gone() -> None:
+    """Return once the process that started this one has closed the pipe, or has ended."""
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin.buffer)
+    try:
+        await reader.read()
+    finally:
+        transport.close()

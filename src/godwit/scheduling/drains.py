@@ -1,0 +1,111 @@
+"""Emptying workers that are to leave: live moves first, interruption at the deadline, then Leave."""
+
+from msgspec import Struct
+
+from godwit.scheduling.events import Interrupt, Leave
+from godwit.scheduling.ledger import Ledger
+from godwit.scheduling.policies import Choice, Policy, Step
+from godwit.types import RequestId, WorkerId
+
+
+class DrainSettings(Struct, frozen=True):
+    """Limits of a drain: moves at once from and to one worker, and tries to move one request."""
+
+    max_moves_per_worker: int = 2
+    max_move_tries: int = 3
+
+
+class _Drain(Struct):
+    """One worker's drain. `avoid` holds destinations that failed since the last tick, by request."""
+
+    deadline: float | None
+    num_failed: dict[RequestId, int] = {}
+    avoid: dict[RequestId, frozenset[WorkerId]] = {}
+    interrupted: set[RequestId] = set()
+    has_left: bool = False
+
+
+class Drains:
+    """All drains under way; reads the ledger and decides, but leaves the booking to its caller."""
+
+    def __init__(self, ledger: Ledger, policy: Policy, settings: DrainSettings) -> None:
+        self._ledger = ledger
+        self._policy = policy
+        self._settings = settings
+        self._drains: dict[WorkerId, _Drain] = {}
+
+    def begin(self, worker: WorkerId, deadline: float | None) -> None:
+        """Start a drain; a second one of the same worker sets its deadline anew and tries all moves again."""
+        self._drains[worker] = _Drain(deadline)
+
+    def forget(self, worker: WorkerId) -> None:
+        """The worker is gone."""
+        self._drains.pop(worker, None)
+
+    def move_failed(self, request: RequestId, destination: WorkerId) -> None:
+        """A move ended where it began: if it was off a draining worker, it is tried elsewhere, then again."""
+        place = self._ledger.running.get(request)
+        drain = None if place is None else self._drains.get(place.worker)
+        if drain is not None:
+            drain.num_failed[request] = drain.num_failed.get(request, 0) + 1
+            drain.avoid[request] = drain.avoid.get(request, frozenset()) | {destination}
+
+    def stop_avoiding(self) -> None:
+        """Failed destinations may be tried once more."""
+        for drain in self._drains.values():
+            drain.avoid.clear()
+
+    def next_move(self, now: float) -> tuple[RequestId, Choice] | None:
+        """One more move that may start now; the caller books it and asks again."""
+        for worker, drain in self._drains.items():
+            if (
+                _is_due(drain, now)
+                or self._ledger.num_moves(worker)[0] >= self._settings.max_moves_per_worker
+            ):
+                continue
+            for request in self._staying(worker):
+                choice = self._destination(request, worker, drain)
+                if choice is not None:
+                    return request, choice
+        return None
+
+    def interrupts(self, now: float) -> list[Interrupt]:
+        """What still runs on workers whose deadline has come, each request once."""
+        due: list[Interrupt] = []
+        for worker, drain in self._drains.items():
+            if not _is_due(drain, now):
+                continue
+            running = {request for request, place in self._ledger.running.items() if place.worker == worker}
+            due += [Interrupt(request, worker) for request in sorted(running - drain.interrupted)]
+            drain.interrupted |= running
+        return due
+
+    def emptied(self) -> list[Leave]:
+        """Workers that have nothing left, each once."""
+        leaves: list[Leave] = []
+        for worker, drain in self._drains.items():
+            if not drain.has_left and self._ledger.workers[worker].num_used == 0:
+                drain.has_left = True
+                leaves.append(Leave(worker))
+        return leaves
+
+    def _staying(self, worker: WorkerId) -> list[RequestId]:
+        return [
+            request
+            for request, place in self._ledger.running.items()
+            if place.worker == worker and request not in self._ledger.moves
+        ]
+
+    def _destination(self, request: RequestId, worker: WorkerId, drain: _Drain) -> Choice | None:
+        if drain.num_failed.get(request, 0) >= self._settings.max_move_tries:
+            return None
+        limit = self._settings.max_moves_per_worker
+        busy = {other for other in self._ledger.workers if self._ledger.num_moves(other)[1] >= limit}
+        not_to = busy | {worker} | drain.avoid.get(request, frozenset())
+        choice = self._policy(self._ledger.view, self._ledger.running[request].model, frozenset(not_to))
+        # A model that loads for somebody else may fail to: its requests would fail to move for that.
+        return None if choice is None or choice.step is Step.WAIT_FOR_LOAD else choice
+
+
+def _is_due(drain: _Drain, now: float) -> bool:
+    return drain.deadline is not None and drain.deadline <= now

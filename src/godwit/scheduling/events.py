@@ -1,0 +1,176 @@
+"""What the scheduler is told, and what it decides. Times are the caller's clock in seconds."""
+
+from msgspec import Struct
+
+from godwit.types import ModelInfo, ModelName, RequestId, WorkerId
+
+
+class Placed(Struct, frozen=True):
+    """A request that has a slot of a model on some worker."""
+
+    request: RequestId
+    model: ModelName
+
+
+# --- events -----------------------------------------------------------------------------------------------
+
+
+class WorkerJoined(Struct, frozen=True):
+    """A worker connected (a new life of it replaces the former one).
+
+    `running` and `incoming` are requests that run there and that are moving there: empty for a new process,
+    what the router knows where it is the scheduler that is new.
+    """
+
+    worker: WorkerId
+    incarnation: int
+    slots: int
+    device_bytes: int
+    models: tuple[ModelInfo, ...]
+    running: tuple[Placed, ...] = ()
+    incoming: tuple[Placed, ...] = ()
+
+
+class WorkerLeft(Struct, frozen=True):
+    """A worker is gone or counts as gone; RequestQueued or MoveEnded follows for each request it had."""
+
+    worker: WorkerId
+
+
+class ModelChanged(Struct, frozen=True):
+    """A worker loaded or unloaded a model, or (with `error`) could not load it."""
+
+    worker: WorkerId
+    model: ModelInfo
+    error: str | None = None
+
+
+class RequestQueued(Struct, frozen=True):
+    """A request needs a worker by `deadline`, and none of `exclude`; whatever it held before is free again.
+
+    `has_started` says that its client has seen output: it goes before those that have not.
+    """
+
+    request: RequestId
+    model: ModelName
+    deadline: float
+    exclude: frozenset[WorkerId] = frozenset()
+    has_started: bool = False
+
+
+class RequestEnded(Struct, frozen=True):
+    """A request finished, failed or was cancelled."""
+
+    request: RequestId
+
+
+class PlacementFailed(Struct, frozen=True):
+    """The worker of a Start had no room after all: place the request elsewhere."""
+
+    request: RequestId
+    worker: WorkerId
+    reason: str
+
+
+class MoveRequested(Struct, frozen=True):
+    """Somebody wants a running request moved, to `destination` or (None) wherever the policy says."""
+
+    request: RequestId
+    destination: WorkerId | None
+    reason: str
+
+
+class MoveEnded(Struct, frozen=True):
+    """A move is over: the request is now on `worker`, or (None) it stayed where it was."""
+
+    request: RequestId
+    worker: WorkerId | None
+
+
+class DrainRequested(Struct, frozen=True):
+    """A worker is to be emptied and to leave, with `deadline` by then at the latest."""
+
+    worker: WorkerId
+    deadline: float | None = None
+
+
+class Tick(Struct, frozen=True):
+    """Time has passed: send one about every second."""
+
+
+Event = (
+    WorkerJoined
+    | WorkerLeft
+    | ModelChanged
+    | RequestQueued
+    | RequestEnded
+    | PlacementFailed
+    | MoveRequested
+    | MoveEnded
+    | DrainRequested
+    | Tick
+)
+
+# --- decisions --------------------------------------------------------------------------------------------
+
+
+class Start(Struct, frozen=True):
+    """Submit the request to the worker; RequestEnded, PlacementFailed, or a move follows some day."""
+
+    request: RequestId
+    worker: WorkerId
+
+
+class Load(Struct, frozen=True):
+    """Have the worker load the model; ModelChanged must follow."""
+
+    worker: WorkerId
+    model: ModelName
+
+
+class Unload(Struct, frozen=True):
+    """Have the worker unload the model, before any later Load or Move there."""
+
+    worker: WorkerId
+    model: ModelName
+
+
+class Move(Struct, frozen=True):
+    """Move the request; the destination loads the model where it has not. MoveEnded must follow."""
+
+    request: RequestId
+    source: WorkerId
+    destination: WorkerId
+    reason: str
+
+
+class Reject(Struct, frozen=True):
+    """Fail the request with this error (see `godwit.errors.from_code`); the scheduler has forgotten it."""
+
+    request: RequestId
+    code: str
+    message: str
+
+
+class RefuseMove(Struct, frozen=True):
+    """The move that was asked for does not happen."""
+
+    request: RequestId
+    code: str
+    message: str
+
+
+class Leave(Struct, frozen=True):
+    """The worker is drained: tell it to leave."""
+
+    worker: WorkerId
+
+
+class Interrupt(Struct, frozen=True):
+    """A drain's deadline has come: end the request there, and its move; RequestQueued must follow."""
+
+    request: RequestId
+    worker: WorkerId
+
+
+Decision = Start | Load | Unload | Move | Reject | RefuseMove | Leave | Interrupt

@@ -1,0 +1,100 @@
+"""Requests that wait for a slot: first come, first served per model."""
+
+from bisect import insort
+from collections.abc import Callable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from godwit.scheduling.events import RequestQueued
+from godwit.types import ModelName, RequestId, WorkerId
+
+
+class Waiting(Struct, frozen=True):
+    """A request in line: `exclude` holds for good, `avoid` until a tick, `reason` is what failed last."""
+
+    order: tuple[bool, int]
+    request: RequestId
+    model: ModelName
+    deadline: float
+    exclude: frozenset[WorkerId]
+    avoid: frozenset[WorkerId] = frozenset()
+    reason: str | None = None
+
+    @property
+    def not_on(self) -> frozenset[WorkerId]:
+        """Workers that must not be chosen now."""
+        return self.exclude | self.avoid
+
+
+class WaitingLines:
+    """One line a model, in order of arrival, those that have started first.
+
+    A request's place is remembered until it is forgotten, so that a Start that fails puts it back there.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[ModelName, list[Waiting]] = {}
+        self._known: dict[RequestId, Waiting] = {}
+        self._num_added = 0
+
+    def __contains__(self, request: RequestId) -> bool:
+        waiting = self._known.get(request)
+        return waiting is not None and waiting in self._lines[waiting.model]
+
+    def by_age(self) -> list[list[Waiting]]:
+        """A copy of every line that is not empty, the one whose first has waited longest first."""
+        return sorted((line[:] for line in self._lines.values() if line), key=lambda line: line[0].order)
+
+    def add(self, event: RequestQueued) -> None:
+        """Put a request in line; one that was there before gets its former place."""
+        former = self._known.get(event.request)
+        self.forget(event.request)
+        self._num_added += 1
+        number = self._num_added if former is None else former.order[1]
+        order = (not event.has_started, number)
+        self._insert(Waiting(order, event.request, event.model, event.deadline, event.exclude))
+
+    def step_out(self, waiting: Waiting) -> None:
+        """Take a request out of the line and remember its place."""
+        self._lines[waiting.model].remove(waiting)
+
+    def step_back(self, request: RequestId, avoid: WorkerId, reason: str) -> None:
+        """Return a request to its place; it avoids that worker until the next tick."""
+        waiting = self._known.get(request)
+        if waiting is not None:
+            self._insert(replace(waiting, avoid=waiting.avoid | {avoid}, reason=reason))
+
+    def forget(self, request: RequestId) -> None:
+        """The request is over."""
+        waiting = self._known.pop(request, None)
+        if waiting is not None and waiting in self._lines[waiting.model]:
+            self._lines[waiting.model].remove(waiting)
+
+    def exclude(self, model: ModelName, worker: WorkerId, reason: str) -> None:
+        """None of those who wait for the model may be sent to that worker in its present life."""
+        self._update(model, lambda one: replace(one, exclude=one.exclude | {worker}, reason=reason))
+
+    def readmit(self, worker: WorkerId) -> None:
+        """The worker has a new life: nobody excludes it any more."""
+        for model in self._lines:
+            self._update(model, lambda one: replace(one, exclude=one.exclude - {worker}))
+
+    def stop_avoiding(self) -> None:
+        """Let all try again where there was no room."""
+        for model in self._lines:
+            self._update(model, lambda one: replace(one, avoid=frozenset()) if one.avoid else one)
+
+    def expired(self, now: float) -> list[Waiting]:
+        """Those in line whose deadline has come."""
+        return [one for line in self._lines.values() for one in line if one.deadline <= now]
+
+    def _insert(self, waiting: Waiting) -> None:
+        self._known[waiting.request] = waiting
+        insort(self._lines.setdefault(waiting.model, []), waiting, key=lambda one: one.order)
+
+    def _update(self, model: ModelName, change: Callable[[Waiting], Waiting]) -> None:
+        line = [change(one) for one in self._lines.get(model, [])]
+        if line:
+            self._lines[model] = line
+            self._known.update((one.request, one) for one in line)

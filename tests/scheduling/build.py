@@ -1,0 +1,124 @@
+"""Short ways to write down a scheduler's events."""
+
+from collections.abc import Iterable
+
+from godwit.scheduling.drains import DrainSettings
+from godwit.scheduling.events import (
+    Decision,
+    DrainRequested,
+    Event,
+    Interrupt,
+    Leave,
+    Load,
+    ModelChanged,
+    Move,
+    MoveEnded,
+    MoveRequested,
+    Placed,
+    PlacementFailed,
+    RequestEnded,
+    RequestQueued,
+    Start,
+    Unload,
+    WorkerJoined,
+    WorkerLeft,
+)
+from godwit.scheduling.policies import POLICIES
+from godwit.scheduling.scheduler import Scheduler
+from godwit.types import ModelInfo, ModelName, RequestId, WorkerId
+
+
+class Story:
+    """A scheduler and what it is told, by plain names; every method gives the decisions."""
+
+    def __init__(self, **settings: int) -> None:
+        self.scheduler = Scheduler(POLICIES["least_loaded"], DrainSettings(**settings))
+        self.now = 0.0
+
+    def tell(self, event: Event) -> list[Decision]:
+        return self.scheduler.handle(event, self.now)
+
+    def join(
+        self,
+        name: str,
+        *models: ModelInfo,
+        slots: int = 2,
+        device_bytes: int = 100,
+        running: Iterable[str] = (),
+        incoming: Iterable[str] = (),
+    ) -> list[Decision]:
+        """`running` and `incoming` are requests of the first model."""
+        held = [tuple(Placed(RequestId(one), models[0].name) for one in ones) for ones in (running, incoming)]
+        return self.tell(WorkerJoined(WorkerId(name), 1, slots, device_bytes, models, *held))
+
+    def leave(self, name: str) -> list[Decision]:
+        return self.tell(WorkerLeft(WorkerId(name)))
+
+    def changed(self, worker: str, info: ModelInfo, error: str | None = None) -> list[Decision]:
+        return self.tell(ModelChanged(WorkerId(worker), info, error))
+
+    def queue(
+        self,
+        request: str,
+        *,
+        model: str = "m",
+        within_s: float = 60.0,
+        exclude: Iterable[str] = (),
+        has_started: bool = False,
+    ) -> list[Decision]:
+        not_on = frozenset(WorkerId(one) for one in exclude)
+        deadline = self.now + within_s
+        return self.tell(
+            RequestQueued(RequestId(request), ModelName(model), deadline, not_on, has_started=has_started)
+        )
+
+    def end(self, request: str) -> list[Decision]:
+        return self.tell(RequestEnded(RequestId(request)))
+
+    def fail(self, request: str, worker: str) -> list[Decision]:
+        return self.tell(PlacementFailed(RequestId(request), WorkerId(worker), "no KV space"))
+
+    def move(self, request: str, to: str | None) -> list[Decision]:
+        destination = None if to is None else WorkerId(to)
+        return self.tell(MoveRequested(RequestId(request), destination, "asked for"))
+
+    def moved(self, request: str, to: str | None) -> list[Decision]:
+        return self.tell(MoveEnded(RequestId(request), None if to is None else WorkerId(to)))
+
+    def drain(self, worker: str, within_s: float | None = None) -> list[Decision]:
+        deadline = None if within_s is None else self.now + within_s
+        return self.tell(DrainRequested(WorkerId(worker), deadline))
+
+    def used(self, worker: str, model: str = "m") -> tuple[int, int]:
+        """Running and reserved slots."""
+        state = self.scheduler.snapshot().workers[WorkerId(worker)].models[ModelName(model)]
+        return state.num_running, state.num_reserved
+
+
+def info(name: str = "m", *, is_loaded: bool = True, device_bytes: int = 60) -> ModelInfo:
+    """A model; two of them do not fit on a worker of the default size."""
+    return ModelInfo(ModelName(name), f"digest of {name}", 1024, device_bytes, is_loaded, True)
+
+
+def start(request: str, worker: str) -> Start:
+    return Start(RequestId(request), WorkerId(worker))
+
+
+def load(worker: str, model: str = "m") -> Load:
+    return Load(WorkerId(worker), ModelName(model))
+
+
+def unload(worker: str, model: str = "m") -> Unload:
+    return Unload(WorkerId(worker), ModelName(model))
+
+
+def move(request: str, source: str, destination: str, reason: str = "asked for") -> Move:
+    return Move(RequestId(request), WorkerId(source), WorkerId(destination), reason)
+
+
+def interrupt(request: str, worker: str) -> Interrupt:
+    return Interrupt(RequestId(request), WorkerId(worker))
+
+
+def leave(worker: str) -> Leave:
+    return Leave(WorkerId(worker))

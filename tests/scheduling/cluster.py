@@ -1,0 +1,272 @@
+"""A cluster that performs a scheduler's decisions and checks each of them against its own books."""
+
+from dataclasses import dataclass, field
+
+from godwit.scheduling.drains import DrainSettings
+from godwit.scheduling.events import (
+    Decision,
+    DrainRequested,
+    Event,
+    Interrupt,
+    Leave,
+    Load,
+    ModelChanged,
+    Move,
+    MoveEnded,
+    Placed,
+    PlacementFailed,
+    Reject,
+    RequestEnded,
+    RequestQueued,
+    Start,
+    Tick,
+    Unload,
+    WorkerJoined,
+    WorkerLeft,
+)
+from godwit.scheduling.policies import POLICIES
+from godwit.scheduling.scheduler import Scheduler
+from godwit.types import ModelInfo, ModelName, RequestId, WorkerId
+
+SMALL, OTHER, HUGE = ModelName("small"), ModelName("other"), ModelName("huge")
+BYTES = {SMALL: 30, OTHER: 30, HUGE: 60}
+DEVICE_BYTES = 60
+MAX_MOVES = 2
+PATIENCE_S = 10.0
+
+
+@dataclass
+class Worker:
+    """One worker; its device never holds more than DEVICE_BYTES."""
+
+    slots: int
+    loaded: set[ModelName] = field(default_factory=set)
+    loading: set[ModelName] = field(default_factory=set)
+    has_left: bool = False
+
+    def take(self, model: ModelName) -> None:
+        self.loading.add(model)
+        assert sum(BYTES[one] for one in self.loaded | self.loading) <= DEVICE_BYTES
+
+
+@dataclass
+class Request:
+    """`worker` is None while it waits; `destination` is set while it moves."""
+
+    model: ModelName
+    number: int
+    deadline: float
+    exclude: set[WorkerId]
+    has_started: bool
+    avoid: set[WorkerId] = field(default_factory=set)
+    worker: WorkerId | None = None
+    destination: WorkerId | None = None
+
+    @property
+    def order(self) -> tuple[bool, int]:
+        return (not self.has_started, self.number)
+
+
+class Cluster:
+    """Tells the scheduler what happens, and does what it decides."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.workers: dict[WorkerId, Worker] = {}
+        self.requests: dict[RequestId, Request] = {}
+        self.drains: dict[WorkerId, float | None] = {}
+        self.num_requests = 0
+        self.scheduler = _new_scheduler()
+
+    # --- what happens ---------------------------------------------------------------------------------
+
+    def join(self, name: WorkerId, slots: int) -> None:
+        self.workers[name] = Worker(slots)
+        for one in self.requests.values():
+            one.exclude.discard(name)
+        self.tell(self._joined(name))
+
+    def leave(self, name: WorkerId, *, is_handed_over: bool) -> None:
+        """A worker dies; moves away from it end well, where they can, if they had got that far."""
+        del self.workers[name]
+        self.drains.pop(name, None)
+        self.tell(WorkerLeft(name))
+        for request, one in list(self.requests.items()):
+            if one.worker == name and is_handed_over and self.can_end_move(request):
+                self.end_move(request, is_done=True)
+            elif one.worker == name:
+                self._queue_again(request, name)
+            elif one.destination == name:
+                self.end_move(request, is_done=False)
+
+    def queue(self, model: ModelName, exclude: set[WorkerId]) -> None:
+        self.num_requests += 1
+        name = RequestId(f"r{self.num_requests}")
+        one = Request(model, self.num_requests, self.now + PATIENCE_S, exclude, has_started=False)
+        self.requests[name] = one
+        self.tell(_queued(name, one))
+
+    def end(self, name: RequestId) -> None:
+        del self.requests[name]
+        self.tell(RequestEnded(name))
+
+    def refuse(self, name: RequestId) -> None:
+        """The worker of a request has no room for it after all."""
+        one = self.requests[name]
+        worker, one.worker, one.destination = one.worker, None, None
+        assert worker is not None
+        one.avoid.add(worker)
+        self.tell(PlacementFailed(name, worker, "no room"))
+
+    def load_ended(self, name: WorkerId, model: ModelName, error: str | None) -> None:
+        worker = self.workers[name]
+        worker.loading.discard(model)
+        if error is None:
+            worker.loaded.add(model)
+        for one in self.requests.values():
+            if error is not None and one.model == model and one.worker is None:
+                one.exclude.add(name)
+        self.tell(ModelChanged(name, self._info(worker, model), error))
+        for request, one in list(self.requests.items()):
+            if error is not None and one.model == model and one.destination == name:
+                self.end_move(request, is_done=False)
+
+    def can_end_move(self, name: RequestId) -> bool:
+        one = self.requests[name]
+        return one.destination in self.workers and one.model in self.workers[one.destination].loaded
+
+    def end_move(self, name: RequestId, *, is_done: bool) -> None:
+        one = self.requests[name]
+        destination, one.destination = one.destination, None
+        assert destination is not None
+        if is_done:
+            one.worker = destination
+        elif destination in self.workers:
+            self.workers[destination].loading.discard(one.model)
+        self.tell(MoveEnded(name, destination if is_done else None))
+
+    def drain(self, name: WorkerId, deadline: float | None) -> None:
+        self.drains[name] = deadline
+        self.workers[name].has_left = False
+        self.tell(DrainRequested(name, deadline))
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        for one in self.requests.values():
+            one.avoid.clear()
+        self.tell(Tick())
+
+    def restart_scheduler(self) -> None:
+        """A new scheduler, told only what routers and workers know. Loads under way come to nothing."""
+        self.scheduler = _new_scheduler()
+        for name, worker in self.workers.items():
+            worker.loading.clear()
+            worker.has_left = False
+            self.tell(self._joined(name))
+        for name, deadline in list(self.drains.items()):
+            self.tell(DrainRequested(name, deadline))
+        waiting = [name for name, one in self.requests.items() if one.worker is None]
+        for request in sorted(waiting, key=lambda request: self.requests[request].order):
+            self.requests[request].avoid.clear()
+            self.tell(_queued(request, self.requests[request]))
+
+    # --- what the scheduler decides -------------------------------------------------------------------
+
+    def used(self, name: WorkerId, model: ModelName | None = None) -> int:
+        places = (
+            (one.worker, one.destination)
+            for one in self.requests.values()
+            if model is None or one.model == model
+        )
+        return sum(place.count(name) for place in places)
+
+    def tell(self, event: Event) -> None:
+        interrupted: list[Interrupt] = []
+        for decision in self.scheduler.handle(event, self.now):
+            if isinstance(decision, Interrupt):
+                interrupted.append(decision)
+            self._perform(decision)
+        for decision in interrupted:
+            self._queue_again(decision.request, decision.worker)
+
+    def _perform(self, decision: Decision) -> None:
+        match decision:
+            case Start(request, worker):
+                self._start(self.requests[request], worker)
+            case Load(worker, model):
+                assert model not in self.workers[worker].loaded | self.workers[worker].loading
+                self.workers[worker].take(model)
+            case Unload(worker, model):
+                assert self.used(worker, model) == 0, "a busy model is never unloaded"
+                self.workers[worker].loaded.remove(model)
+            case Move():
+                self._begin_move(decision)
+            case Reject(request):
+                one = self.requests.pop(request)
+                assert one.worker is None
+                assert one.deadline <= self.now
+            case Leave(worker):
+                assert self.used(worker) == 0
+                assert not self.workers[worker].has_left
+                self.workers[worker].has_left = True
+            case Interrupt(request, worker):
+                deadline = self.drains[worker]
+                assert deadline is not None
+                assert deadline <= self.now
+                assert self.requests[request].worker == worker
+
+    def _start(self, one: Request, worker: WorkerId) -> None:
+        assert one.worker is None, "a request is started only where it waits"
+        assert worker not in one.exclude | one.avoid
+        self._check_room(worker, one.model)
+        assert one.model in self.workers[worker].loaded
+        for other in self.requests.values():
+            if other.worker is None and other.model == one.model and other.order < one.order:
+                assert worker in other.exclude | other.avoid, "first come, first served"
+        one.worker = worker
+
+    def _begin_move(self, move: Move) -> None:
+        one = self.requests[move.request]
+        assert one.worker == move.source != move.destination
+        assert one.destination is None
+        self._check_room(move.destination, one.model)
+        destination = self.workers[move.destination]
+        if one.model not in destination.loaded:
+            destination.take(one.model)
+        one.destination = move.destination
+        if move.reason == "drain":
+            moving = [other for other in self.requests.values() if other.destination is not None]
+            assert sum(other.worker == move.source for other in moving) <= MAX_MOVES
+            assert sum(other.destination == move.destination for other in moving) <= MAX_MOVES
+
+    def _check_room(self, worker: WorkerId, model: ModelName) -> None:
+        assert worker not in self.drains
+        assert self.used(worker, model) < self.workers[worker].slots
+
+    def _queue_again(self, name: RequestId, failed: WorkerId) -> None:
+        one = self.requests[name]
+        one.worker = one.destination = None
+        one.exclude, one.avoid, one.has_started = {failed}, set(), True
+        one.deadline = self.now + PATIENCE_S
+        self.tell(_queued(name, one))
+
+    def _joined(self, name: WorkerId) -> WorkerJoined:
+        worker = self.workers[name]
+        models = tuple(self._info(worker, model) for model in BYTES)
+        running = [Placed(request, one.model) for request, one in self.requests.items() if one.worker == name]
+        incoming = [
+            Placed(request, one.model) for request, one in self.requests.items() if one.destination == name
+        ]
+        return WorkerJoined(name, 1, worker.slots, DEVICE_BYTES, models, tuple(running), tuple(incoming))
+
+    @staticmethod
+    def _info(worker: Worker, model: ModelName) -> ModelInfo:
+        return ModelInfo(model, model, 1024, BYTES[model], model in worker.loaded, True)
+
+
+def _new_scheduler() -> Scheduler:
+    return Scheduler(POLICIES["least_loaded"], DrainSettings(max_moves_per_worker=MAX_MOVES))
+
+
+def _queued(name: RequestId, one: Request) -> RequestQueued:
+    return RequestQueued(name, one.model, one.deadline, frozenset(one.exclude), one.has_started)
