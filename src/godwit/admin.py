@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from godwit.config import is_loopback
 from godwit.errors import BadRequestError, GodwitError, UnauthorizedError
-from godwit.protocol.entry import Entry, MoveRecord
+from godwit.protocol.entry import Entry, MoveRecord, Moving
 from godwit.scheduling.control import Control, Member, Outcome
 from godwit.types import RequestId, WorkerId
 
@@ -124,6 +124,17 @@ def _request(entry: Entry) -> dict[str, object]:
         "num_output": len(entry.journal.output_ids),
         "epoch": entry.journal.epoch,
         "moves": entry.num_moves,
+        "move": None if (moving := entry.moving) is None else _move(moving),
+    }
+
+
+def _move(moving: Moving) -> dict[str, object]:
+    """A move in hand; `state` is that of the head's machine of section "Migration" in the docs."""
+    return {
+        "move": moving.move,
+        "source": moving.source,
+        "destination": moving.destination,
+        "state": moving.machine.state.value,
     }
 
 

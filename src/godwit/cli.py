@@ -90,8 +90,7 @@ def serve(
     settings = cli_settings.with_models(settings, model or [], engine)
     cli_settings.check_head(settings)
     cli_settings.check_worker(settings)
-    cluster = cli_run.LocalCluster(settings, workers, logs, Console(stderr=True))
-    cli_run.run(cluster.serve(), cluster.kill)
+    cli_run.run_cluster(settings, workers, logs, Console(stderr=True))
 
 
 @app.command()
@@ -101,7 +100,7 @@ def head(config: Config = None, host: Host = None, port: Port = None, insecure: 
     settings = cli_settings.with_flags(settings, "security", insecure=insecure or None)
     settings = cli_settings.with_flags(settings, "head", host=host, port=port)
     cli_settings.check_head(settings)
-    cli_run.run(cli_run.head(settings, Console(stderr=True)))
+    cli_run.run_head_alone(settings, Console(stderr=True))
 
 
 @app.command()
@@ -119,7 +118,7 @@ def worker(
     """Run a worker that joins a head; GODWIT_JOIN_TOKEN is the head's join token where it has one."""
     if supervised:
         order = read_order()
-        cli_run.run(cli_run.supervised_worker(order.settings, order.join_url, order.name))
+        cli_run.run_supervised_worker(order.settings, order.join_url, order.name)
         return
     if join is None:
         raise ConfigError("--join: which head? For example: godwit worker --join http://127.0.0.1:8080")
@@ -128,7 +127,7 @@ def worker(
     settings = cli_settings.with_flags(settings, "worker", name=name, slots=slots, context_tokens=context)
     settings = cli_settings.with_models(settings, model or [], engine)
     cli_settings.check_worker(settings)
-    cli_run.run(cli_run.worker(settings, join, cli_settings.worker_name(settings)))
+    cli_run.run_worker_alone(settings, join, cli_settings.worker_name(settings))
 
 
 @app.command()
@@ -149,7 +148,9 @@ def status(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
 @app.command()
 def migrate(
     request: Annotated[str, typer.Argument(help="A running request's id; `godwit status` lists them.")],
-    to: Annotated[str, typer.Option(metavar="WORKER", help="Where it shall go on.")],
+    to: Annotated[
+        str | None, typer.Option(metavar="WORKER", help="Where it shall go on; without it the head chooses.")
+    ] = None,
     url: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
@@ -157,7 +158,7 @@ def migrate(
 
     async def ask() -> bytes:
         async with AdminClient(url, cli_settings.admin_key()) as client:
-            with Console(stderr=True).status(f"moving {escape(request)} to {escape(to)}"):
+            with Console(stderr=True).status(f"moving {escape(request)}"):
                 return await client.migrate(request, to)
 
     answer = uvloop.run(ask())

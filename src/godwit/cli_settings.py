@@ -75,9 +75,8 @@ def check_worker(settings: Settings) -> None:
 
 
 def admin_key() -> str | None:
-    """The key for the admin API, from GODWIT_ADMIN_KEY or else the first of GODWIT_API_KEYS."""
-    security = parse_settings("", os.environ).security
-    return security.admin_key or next(iter(security.api_keys), None)
+    """The key for the admin API, from GODWIT_ADMIN_KEY."""
+    return parse_settings("", os.environ).security.admin_key
 
 
 def worker_name(settings: Settings) -> str:

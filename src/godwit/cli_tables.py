@@ -53,7 +53,7 @@ def _moves(moves: tuple[MoveRecord, ...]) -> Table:
         outcome = move.outcome if move.reason is None else f"{move.outcome}: {move.reason}"
         gap = "-" if move.gap_tokens is None else str(move.gap_tokens)
         pause = "-" if move.pause_s is None else _ms(move.pause_s)
-        table.add_row(move.request, move.source, move.destination, outcome, _rounds(move), gap, pause)
+        table.add_row(move.request, move.source, move.destination or "-", outcome, _rounds(move), gap, pause)
     return table
 
 

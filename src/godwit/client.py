@@ -49,13 +49,15 @@ class MoveRecord(Struct, frozen=True):
 
     request: str
     source: str
-    destination: str
+    destination: str | None
     outcome: str
     method: str = "tokens"
     reason: str | None = None
     rounds: tuple[tuple[int, float], ...] = ()
     gap_tokens: int | None = None
+    num_output: int = 0
     pause_s: float | None = None
+    duration_s: float = 0.0
 
 
 class ClusterStatus(Struct, frozen=True):
@@ -104,9 +106,15 @@ class AdminClient:
         """The head's status."""
         return _decode(await self.status_json(), ClusterStatus)
 
-    async def migrate(self, request: str, to: str, *, timeout_s: float = 600.0) -> bytes:
-        """Move a request and wait for the outcome: a MoveRecord in JSON."""
-        return await self._ask("POST", "/admin/migrate", {"request": request, "to": to}, timeout_s)
+    async def migrate(
+        self, request: str, to: str | None, *, live: bool = True, timeout_s: float = 600.0
+    ) -> bytes:
+        """Move a request to a worker (None: the head chooses) and wait: a MoveRecord in JSON.
+
+        With `live` False the source stops first and the destination recomputes everything after.
+        """
+        order = {"request": request, "to": to, "live": live}
+        return await self._ask("POST", "/admin/migrate", order, timeout_s)
 
     async def drain(self, worker: str, deadline_s: float | None) -> None:
         """Have a worker emptied; returns when that has begun."""
@@ -154,5 +162,5 @@ def _failure(status: int, content: bytes, url: str) -> GodwitError:
     except msgspec.MsgspecError:
         return LinkError(f"{url} answered with status {status}, not as a Godwit head does; check --url")
     if status == UnauthorizedError.status:
-        return UnauthorizedError(f"{body.message} (set GODWIT_ADMIN_KEY, or GODWIT_API_KEYS)")
+        return UnauthorizedError(f"{body.message} (the command line takes it from GODWIT_ADMIN_KEY)")
     return from_code(body.code or "", body.message)

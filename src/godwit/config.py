@@ -59,7 +59,10 @@ class MoveSettings(_Section, frozen=True):
 
 
 class WorkerSettings(_Section, frozen=True):
-    """What one worker offers; `slots` is per model, `device_bytes` None means that the worker measures it."""
+    """What one worker offers; `slots` is per model, `device_bytes` None means that the worker measures it.
+
+    An engine that is in one step for longer than `stall_after_s` counts as failed.
+    """
 
     name: Name | None = None
     slots: Annotated[int, Meta(ge=1, le=256)] = 4
@@ -67,6 +70,7 @@ class WorkerSettings(_Section, frozen=True):
     threads: Count = 1
     device_bytes: Count | None = None
     prefill_chunk: Annotated[int, Meta(ge=1, le=4096)] = 128
+    stall_after_s: Seconds = 30.0
     peer_host: Text = "127.0.0.1"
     peer_port: Port = 0
 

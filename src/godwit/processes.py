@@ -1,15 +1,21 @@
-"""Workers in processes of their own, each started, stopped and killed by its own process object.
+"""Processes that end when they should: workers as children, signals, and parents that are gone.
 
 The parent writes one line to the worker's stdin, its order, and keeps the pipe open: when the parent ends,
 however that happens, the pipe closes and the worker stops. Secrets travel in the order, never in arguments.
 """
 
 import asyncio
+import contextlib
+import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import uvloop
 from msgspec import Struct
 
 from godwit.config import Settings
@@ -100,6 +106,26 @@ def read_order() -> WorkerOrder:
         raise ConfigError("--supervised is for `godwit serve`, which writes the settings to stdin") from error
 
 
+def run(main: Coroutine[Any, Any, None], kill: Callable[[], None] = lambda: None) -> None:
+    """Run `main` until it ends or Ctrl-C or SIGTERM cancels it; a second signal calls `kill` and exits."""
+    with contextlib.suppress(asyncio.CancelledError):
+        uvloop.run(_until_signal(main, kill))
+
+
+async def with_parent(main: Coroutine[Any, Any, None]) -> None:
+    """Await `main`, and cancel it when the process that started this one closes the pipe or is gone."""
+    serving = asyncio.ensure_future(main)
+    orphaned = asyncio.ensure_future(parent_gone())
+    try:
+        await asyncio.wait((serving, orphaned), return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            serving.result()
+    finally:
+        for task in (serving, orphaned):
+            task.cancel()
+        await asyncio.gather(serving, orphaned, return_exceptions=True)
+
+
 async def parent_gone() -> None:
     """Return once the process that started this one has closed the pipe, or has ended."""
     reader = asyncio.StreamReader()
@@ -109,3 +135,17 @@ async def parent_gone() -> None:
         await reader.read()
     finally:
         transport.close()
+
+
+async def _until_signal(main: Coroutine[Any, Any, None], kill: Callable[[], None]) -> None:
+    task = asyncio.ensure_future(main)
+
+    def stop() -> None:
+        if task.cancelling():
+            kill()
+            os._exit(128 + signal.SIGINT)
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    await task

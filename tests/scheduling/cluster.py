@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from godwit.scheduling.drains import DrainSettings
 from godwit.scheduling.events import (
+    Batch,
     Decision,
     DrainRequested,
     Event,
@@ -41,12 +42,12 @@ class Worker:
 
     slots: int
     loaded: set[ModelName] = field(default_factory=set)
-    loading: set[ModelName] = field(default_factory=set)
+    loading: dict[ModelName, bool] = field(default_factory=dict)
     has_left: bool = False
 
-    def take(self, model: ModelName) -> None:
-        self.loading.add(model)
-        assert sum(BYTES[one] for one in self.loaded | self.loading) <= DEVICE_BYTES
+    def load(self, model: ModelName, *, is_for_move: bool) -> None:
+        self.loading[model] = is_for_move
+        assert sum(BYTES[one] for one in self.loaded | self.loading.keys()) <= DEVICE_BYTES
 
 
 @dataclass
@@ -107,20 +108,22 @@ class Cluster:
         self.tell(_queued(name, one))
 
     def end(self, name: RequestId) -> None:
+        self._free(name)
         del self.requests[name]
         self.tell(RequestEnded(name))
 
     def refuse(self, name: RequestId) -> None:
         """The worker of a request has no room for it after all."""
         one = self.requests[name]
-        worker, one.worker, one.destination = one.worker, None, None
+        worker = one.worker
         assert worker is not None
+        self._free(name)
         one.avoid.add(worker)
         self.tell(PlacementFailed(name, worker, "no room"))
 
     def load_ended(self, name: WorkerId, model: ModelName, error: str | None) -> None:
         worker = self.workers[name]
-        worker.loading.discard(model)
+        del worker.loading[model]
         if error is None:
             worker.loaded.add(model)
         for one in self.requests.values():
@@ -137,12 +140,9 @@ class Cluster:
 
     def end_move(self, name: RequestId, *, is_done: bool) -> None:
         one = self.requests[name]
-        destination, one.destination = one.destination, None
-        assert destination is not None
-        if is_done:
-            one.worker = destination
-        elif destination in self.workers:
-            self.workers[destination].loading.discard(one.model)
+        source, destination = one.worker, one.destination
+        self._free(name)
+        one.worker = destination if is_done else source
         self.tell(MoveEnded(name, destination if is_done else None))
 
     def drain(self, name: WorkerId, deadline: float | None) -> None:
@@ -159,16 +159,22 @@ class Cluster:
     def restart_scheduler(self) -> None:
         """A new scheduler, told only what routers and workers know. Loads under way come to nothing."""
         self.scheduler = _new_scheduler()
-        for name, worker in self.workers.items():
+        for worker in self.workers.values():
             worker.loading.clear()
             worker.has_left = False
-            self.tell(self._joined(name))
-        for name, deadline in list(self.drains.items()):
-            self.tell(DrainRequested(name, deadline))
-        waiting = [name for name, one in self.requests.items() if one.worker is None]
-        for request in sorted(waiting, key=lambda request: self.requests[request].order):
-            self.requests[request].avoid.clear()
-            self.tell(_queued(request, self.requests[request]))
+        for one in self.requests.values():
+            one.avoid.clear()
+            one.exclude.difference_update(self.workers)
+        queue = sorted(self.requests.items(), key=lambda item: item[1].order)
+        self.tell(
+            Batch(
+                (
+                    *(_queued(request, one) for request, one in queue),
+                    *(self._joined(name) for name in self.workers),
+                    *(DrainRequested(name, deadline) for name, deadline in self.drains.items()),
+                )
+            )
+        )
 
     # --- what the scheduler decides -------------------------------------------------------------------
 
@@ -194,8 +200,8 @@ class Cluster:
             case Start(request, worker):
                 self._start(self.requests[request], worker)
             case Load(worker, model):
-                assert model not in self.workers[worker].loaded | self.workers[worker].loading
-                self.workers[worker].take(model)
+                assert model not in self.workers[worker].loaded | self.workers[worker].loading.keys()
+                self.workers[worker].load(model, is_for_move=False)
             case Unload(worker, model):
                 assert self.used(worker, model) == 0, "a busy model is never unloaded"
                 self.workers[worker].loaded.remove(model)
@@ -231,8 +237,8 @@ class Cluster:
         assert one.destination is None
         self._check_room(move.destination, one.model)
         destination = self.workers[move.destination]
-        if one.model not in destination.loaded:
-            destination.take(one.model)
+        if one.model not in destination.loaded | destination.loading.keys():
+            destination.load(one.model, is_for_move=True)
         one.destination = move.destination
         if move.reason == "drain":
             moving = [other for other in self.requests.values() if other.destination is not None]
@@ -243,9 +249,19 @@ class Cluster:
         assert worker not in self.drains
         assert self.used(worker, model) < self.workers[worker].slots
 
+    def _free(self, name: RequestId) -> None:
+        """Take a request off all workers; a load that only its move needed is given up."""
+        one = self.requests[name]
+        destination, one.worker, one.destination = one.destination, None, None
+        others = [(other.destination, other.model) for other in self.requests.values()]
+        if destination in self.workers and (destination, one.model) not in others:
+            loading = self.workers[destination].loading
+            if loading.get(one.model):
+                del loading[one.model]
+
     def _queue_again(self, name: RequestId, failed: WorkerId) -> None:
         one = self.requests[name]
-        one.worker = one.destination = None
+        self._free(name)
         one.exclude, one.avoid, one.has_started = {failed}, set(), True
         one.deadline = self.now + PATIENCE_S
         self.tell(_queued(name, one))

@@ -1,5 +1,6 @@
 """Engines: what computes tokens. Each kind is one entry in ENGINES; a heavy library is imported on use."""
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -112,6 +113,7 @@ def _options(spec: EngineSpec, wanted: type[T]) -> T:
 def _load_fake(spec: EngineSpec) -> Runner:
     options = _options(spec, FakeOptions)
     info = fake_info(spec.name, spec.slots, spec.context_tokens, options, is_loaded=True)
+    time.sleep(options.load_s)
     return FakeRunner(info, spec.slots, options)
 
 

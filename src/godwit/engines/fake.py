@@ -33,7 +33,8 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """How the fake behaves: speeds (0: at once), when it ends, and a stall for fault tests.
 
     `eos_after` ends every answer at that many output tokens, `eos_probability` at random ones.
-    `stall_after_steps` makes the pass after that many hang until `close`. `digest` stands for the weights.
+    `stall_after_steps` makes the pass after that many hang until `close`. `digest` stands for the weights,
+    and loading them takes `load_s`.
     """
 
     prefill_tokens_per_s: float = 0.0
@@ -42,6 +43,7 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     eos_probability: float = 0.0
     stall_after_steps: int | None = None
     digest: str | None = None
+    load_s: float = 0.0
 
 
 def fake_info(

@@ -1,10 +1,12 @@
 """What a GGUF file says without its weights: metadata, vocabulary, chat template, sizes."""
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from godwit.engines.capi import lib
+from godwit.engines.capi import lib, load_model
 from godwit.types import TokenId
 
 _KV_VALUE_BYTES = 2  # F16
@@ -107,6 +109,16 @@ class GgufFile:
         ids: list[TokenId] = list(buffer[:count])
         adds_bos = add_special and self._api.llama_vocab_get_add_bos(self.vocab)
         return ids[1:] if adds_bos and ids[:2] == [self.bos_id, self.bos_id] else ids
+
+
+@contextmanager
+def open_vocabulary(path: Path) -> Iterator[GgufFile]:
+    """A GgufFile without weights, open for the block; ModelLoadError as `load_model`."""
+    model = load_model(path, vocab_only=True)
+    try:
+        yield GgufFile(model, path)
+    finally:
+        lib().llama_model_free(model)
 
 
 def _int(value: str | None) -> int:

@@ -4,6 +4,8 @@ Accepting a token that the matcher does not allow throws in C++ and ends the pro
 """
 
 import ctypes
+import json
+from typing import Any
 
 from godwit.engines.capi import lib
 from godwit.engines.gguf import GgufFile
@@ -19,14 +21,13 @@ _CONVERTER_ERRORS = (
 
 
 class Grammar:
-    """A matcher at some point of a text; `hidden_ids` are special tokens, whose text must not match."""
+    """A matcher at some point of a text; to it special tokens are their text, so they must be masked before."""
 
     def __init__(self, file: GgufFile, gbnf: str, param: str) -> None:
         self._api = lib()
         self.sampler = self._api.llama_sampler_init_grammar(file.vocab, gbnf.encode(), b"root")
         if not self.sampler:
             raise BadRequestError(f"{param} is not a valid grammar with a rule named root", param=param)
-        self.hidden_ids = file.hidden_ids
         self._one = (self._api.llama_token_data * 1)()
         self._array = self._api.llama_token_data_array()
 
@@ -58,8 +59,8 @@ def compile_grammar(file: GgufFile, sampling: Sampling) -> Grammar | None:
 
 
 def _compile(file: GgufFile, gbnf: str, param: str) -> Grammar:
-    if "\0" in gbnf or _depth(gbnf) > _MAX_DEPTH:
-        raise BadRequestError(f"{param} is nested too deeply or has a zero byte", param=param)
+    if not gbnf.strip() or "\0" in gbnf or _depth(gbnf) > _MAX_DEPTH:
+        raise BadRequestError(f"{param} is empty, nested too deeply, or has a zero byte", param=param)
     return Grammar(file, gbnf, param)
 
 
@@ -72,13 +73,29 @@ def _depth(gbnf: str) -> int:
     return deepest
 
 
+def _inline_root(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with a reference at its root resolved: the converter looks no further than such a one."""
+    if not isinstance(schema, dict):
+        raise ValueError("a schema is a JSON object")
+    root = dict(schema)
+    for _ in range(_MAX_DEPTH):
+        path = root.pop("$ref", None)
+        if path is None:
+            return root
+        target = schema
+        for key in path.removeprefix("#/").split("/"):
+            target = target[key]
+        root = {**root, **target}
+    raise ValueError("the schema refers to itself")
+
+
 def _schema_to_gbnf(schema: str) -> str:
     from llama_cpp.llama_grammar import json_schema_to_gbnf  # heavy, and only where it is used
 
-    # An empty schema means "any JSON object" here, while to the converter it is "any JSON value".
-    wanted = '{"type": "object"}' if schema.strip() == "{}" else schema
     try:
-        gbnf: str = json_schema_to_gbnf(wanted)
+        # An empty schema means "any JSON object" here, while to the converter it is "any JSON value".
+        wanted = _inline_root(json.loads(schema)) or {"type": "object"}
+        gbnf: str = json_schema_to_gbnf(json.dumps(wanted))
     except _CONVERTER_ERRORS as error:
         raise BadRequestError(f"json_schema cannot be followed: {error}", param="json_schema") from error
     return gbnf

@@ -11,7 +11,7 @@ from msgspec import Struct
 from godwit.engines.capi import lib, load_model
 from godwit.engines.chat import ChatTemplate
 from godwit.engines.checkpoints import digest
-from godwit.engines.gguf import GgufFile
+from godwit.engines.gguf import GgufFile, open_vocabulary
 from godwit.engines.grammar import compile_grammar
 from godwit.engines.limits import check_common
 from godwit.engines.runner import Span
@@ -62,11 +62,8 @@ def describe_file(
     path: Path, name: ModelName, slots: int, context_tokens: int, options: LlamaOptions
 ) -> ModelInfo:
     """`llama_info` of a model that is not loaded; reads the vocabulary, not the weights."""
-    model = load_model(path, vocab_only=True)
-    try:
-        return llama_info(GgufFile(model, path), name, slots, context_tokens, options, is_loaded=False)
-    finally:
-        lib().llama_model_free(model)
+    with open_vocabulary(path) as file:
+        return llama_info(file, name, slots, context_tokens, options, is_loaded=False)
 
 
 class LlamaRunner:
@@ -135,8 +132,7 @@ class LlamaRunner:
             ctypes.memmove(self._logits[slot].ctypes.data, source, num_bytes)
 
     def open(self, slot: int, sequence: SequenceSpec) -> None:
-        context_tokens = self._info.context_tokens
-        self._samplers[slot] = Sampler(sequence, self._file, self._candidates, context_tokens=context_tokens)
+        self._samplers[slot] = Sampler(sequence, self._file, self._candidates)
 
     def accept(self, slot: int, ids: Sequence[TokenId]) -> None:
         self._samplers[slot].accept(ids)

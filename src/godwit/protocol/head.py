@@ -23,7 +23,7 @@ from godwit.protocol.events import (
     DestinationFailed,
     Tick,
 )
-from godwit.protocol.journal import Verdict
+from godwit.protocol.journal import ADOPTED, GAP, TAKEN, Verdict
 from godwit.protocol.messages import (
     Accepted,
     Message,
@@ -194,14 +194,15 @@ class HeadRequests:
 
     def _tokens(self, worker: WorkerId, events: list[TokenEvent]) -> None:
         now = self._now()
+        entries = self._entries
         for event in events:
-            entry = self._entries.get(event.request)
+            entry = entries.get(event.request)
             if entry is None:
                 self._send(worker, Stop(event.request, event.epoch))
                 continue
             verdict, fresh = entry.journal.take(worker, event)
-            if verdict is not Verdict.TAKEN:
-                if verdict is Verdict.STALE or verdict is Verdict.GAP:
+            if verdict is not TAKEN:
+                if verdict is not ADOPTED:
                     self._refuse(worker, entry, event, verdict)
                     continue
                 self._moves.adopted(entry, now)
@@ -217,11 +218,11 @@ class HeadRequests:
                         self._wake()
                     self._dirty.append(entry)
                 entry.sink.tokens(fresh.first_index, fresh.ids, fresh.texts, fresh.alternatives)
-            if fresh.finish is not None and event.request in self._entries:
+            if fresh.finish is not None and event.request in entries:
                 self._finish(entry, fresh.finish)
 
     def _refuse(self, worker: WorkerId, entry: Entry, event: TokenEvent, verdict: Verdict) -> None:
-        if verdict is Verdict.GAP:
+        if verdict is GAP:
             # Links keep order, so a gap means that the sender lost tokens: the journal is the truth.
             self._send(worker, Stop(event.request, event.epoch))
             self._moves.source_lost(entry, worker, "tokens were lost")

@@ -10,7 +10,7 @@ from enum import Enum, auto
 
 from godwit.errors import InvariantBrokenError
 from godwit.protocol.messages import TokenEvent
-from godwit.types import Alternative, Epoch, TokenId, WorkerId
+from godwit.types import Epoch, TokenId, WorkerId
 
 _NO_EPOCH = Epoch(0)
 
@@ -28,15 +28,8 @@ class Verdict(Enum):
     """Its sender is entitled, but tokens before `first_index` are missing: nothing was taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fresh:
-    """The new part of an event: outputs `first_index` and on, and the finish reason if there is one."""
-
-    first_index: int
-    ids: list[TokenId]
-    texts: list[bytes]
-    alternatives: tuple[tuple[Alternative, ...], ...]
-    finish: str | None
+# Looking a member up in its Enum costs 0.1 µs, which a token notices.
+TAKEN, ADOPTED, STALE, GAP = Verdict
 
 
 @dataclass(slots=True)
@@ -87,35 +80,42 @@ class Journal:
         """Whether `worker` is the owner of `epoch`, the current one."""
         return worker == self.owner and epoch == self.epoch
 
-    def take(self, worker: WorkerId, event: TokenEvent) -> tuple[Verdict, Fresh | None]:
-        """Append what is new in `event`; Fresh is None unless something was.
+    def take(self, worker: WorkerId, event: TokenEvent) -> tuple[Verdict, TokenEvent | None]:
+        """Append what is new in `event`, and return the event cut to that; None where nothing is new.
 
         An event that overlaps what is known is cut to its new part, so repeats are harmless.
         """
         if self.is_finished:
-            return Verdict.STALE, None
-        verdict = Verdict.TAKEN
+            return STALE, None
+        verdict = TAKEN
         if event.epoch != self.epoch or worker != self.owner:
             if worker != self.candidate or event.epoch != self.candidate_epoch:
-                return Verdict.STALE, None
-            verdict = Verdict.ADOPTED
+                return STALE, None
+            verdict = ADOPTED
         skip = len(self.output_ids) - event.first_index
         if skip < 0:
-            return Verdict.GAP, None
-        if verdict is Verdict.ADOPTED:
+            return GAP, None
+        if verdict is ADOPTED:
             self.owner, self.epoch = worker, event.epoch
             self.candidate = None
-        return verdict, self._append(event, skip)
-
-    def _append(self, event: TokenEvent, skip: int) -> Fresh | None:
-        ids, texts = event.ids, event.texts
-        alternatives = event.alternatives
-        finish = event.finish if skip <= len(ids) else None
         if skip:
-            ids, texts, alternatives = ids[skip:], texts[skip:], alternatives[skip:]
-        if not ids and finish is None:
-            return None
-        first = len(self.output_ids)
-        self.output_ids.extend(ids)
-        self.is_finished = finish is not None
-        return Fresh(first, ids, texts, alternatives, finish)
+            event = _without(event, skip)
+        self.output_ids += event.ids
+        if event.finish is not None:
+            self.is_finished = True
+        elif not event.ids:
+            return verdict, None
+        return verdict, event
+
+
+def _without(event: TokenEvent, skip: int) -> TokenEvent:
+    """The event without its first `skip` tokens, and without a finish that was due before their end."""
+    return TokenEvent(
+        event.request,
+        event.epoch,
+        event.first_index + skip,
+        event.ids[skip:],
+        event.texts[skip:],
+        event.finish if skip <= len(event.ids) else None,
+        event.alternatives[skip:],
+    )

@@ -31,6 +31,11 @@ class Link:
         self._has_pending = asyncio.Event()
         self._end: str | None = None
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What is queued and not with the socket yet."""
+        return self._pending_bytes
+
     def send(self, data: bytes) -> None:
         """Queue one frame; LinkError where the link has ended or more than its bound is waiting."""
         if self._end is not None:

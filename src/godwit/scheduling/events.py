@@ -4,15 +4,27 @@ from msgspec import Struct
 
 from godwit.types import ModelInfo, ModelName, RequestId, WorkerId
 
+# --- events -----------------------------------------------------------------------------------------------
+
+
+class RequestQueued(Struct, frozen=True):
+    """A request needs a worker by `deadline`, and none of `exclude`; whatever it held before is free again.
+
+    `has_started` says that its client has seen output: it goes before those that have not.
+    """
+
+    request: RequestId
+    model: ModelName
+    deadline: float
+    exclude: frozenset[WorkerId] = frozenset()
+    has_started: bool = False
+
 
 class Placed(Struct, frozen=True):
     """A request that has a slot of a model on some worker."""
 
     request: RequestId
     model: ModelName
-
-
-# --- events -----------------------------------------------------------------------------------------------
 
 
 class WorkerJoined(Struct, frozen=True):
@@ -43,19 +55,6 @@ class ModelChanged(Struct, frozen=True):
     worker: WorkerId
     model: ModelInfo
     error: str | None = None
-
-
-class RequestQueued(Struct, frozen=True):
-    """A request needs a worker by `deadline`, and none of `exclude`; whatever it held before is free again.
-
-    `has_started` says that its client has seen output: it goes before those that have not.
-    """
-
-    request: RequestId
-    model: ModelName
-    deadline: float
-    exclude: frozenset[WorkerId] = frozenset()
-    has_started: bool = False
 
 
 class RequestEnded(Struct, frozen=True):
@@ -98,8 +97,19 @@ class Tick(Struct, frozen=True):
     """Time has passed: send one about every second."""
 
 
+class Batch(Struct, frozen=True):
+    """Several things at once: nothing is decided before all of them are known.
+
+    A new scheduler starts with one: RequestQueued, in order, for every request that no worker has accepted
+    yet; then WorkerJoined for each worker with what has been placed there; then DrainRequested.
+    """
+
+    events: "tuple[Event, ...]"
+
+
 Event = (
-    WorkerJoined
+    Batch
+    | WorkerJoined
     | WorkerLeft
     | ModelChanged
     | RequestQueued

@@ -109,7 +109,7 @@ class Ledger:
             self._count(move.destination, move.model, num_reserved=-1)
         if worker is None:
             if move.is_reserved and move.is_loading:
-                self.set_loading(move.destination, move.model, is_loading=False)
+                self._stop_loading(move)
             return move
         if worker != move.destination:
             raise InvariantBrokenError(f"{request} moved to {worker} but was sent to {move.destination}")
@@ -170,6 +170,14 @@ class Ledger:
     def _source(self, request: RequestId) -> WorkerId | None:
         place = self._running.get(request)
         return None if place is None else place.worker
+
+    def _stop_loading(self, over: Moving) -> None:
+        """Give back the memory of a model that was loaded for a move, unless another move needs it too."""
+        for request, move in self._moves.items():
+            if (move.destination, move.model) == (over.destination, over.model) and move.is_reserved:
+                self._moves[request] = replace(move, is_loading=True)
+                return
+        self.set_loading(over.destination, over.model, is_loading=False)
 
     def _reserve(self, request: RequestId, move: Moving) -> None:
         self._count(move.destination, move.model, num_reserved=1)

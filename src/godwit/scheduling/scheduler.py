@@ -10,6 +10,7 @@ from godwit.errors import (
 )
 from godwit.scheduling.drains import Drains, DrainSettings
 from godwit.scheduling.events import (
+    Batch,
     Decision,
     DrainRequested,
     Event,
@@ -39,8 +40,7 @@ from godwit.types import ModelName, RequestId, WorkerId
 class Scheduler:
     """Places requests, loads models, moves and drains; the same events give the same decisions.
 
-    A new scheduler that is fed WorkerJoined (with what runs there), RequestQueued for what waits and
-    DrainRequested for what drains goes on where another stopped.
+    A new one that is fed a Batch of what routers and workers know goes on where another stopped.
     """
 
     def __init__(self, policy: Policy, settings: DrainSettings) -> None:
@@ -68,6 +68,8 @@ class Scheduler:
 
     def _take(self, event: Event, now: float) -> list[Decision]:
         match event:
+            case Batch(events):
+                return [decision for one in events for decision in self._take(one, now)]
             case WorkerJoined():
                 self._joined(event)
             case WorkerLeft(worker):
@@ -99,7 +101,7 @@ class Scheduler:
     def _joined(self, event: WorkerJoined) -> None:
         self._drains.forget(event.worker)
         for placed in event.running:
-            self._lines.forget(placed.request)
+            self._lines.step_out(placed.request)
         self._ledger.join(event)
         self._lines.readmit(event.worker)
         self._models.update(info.name for info in event.models)
@@ -204,7 +206,7 @@ class Scheduler:
 
     def _send(self, waiting: Waiting, choice: Choice) -> list[Decision]:
         if choice.step is Step.START:
-            self._lines.step_out(waiting)
+            self._lines.step_out(waiting.request)
             self._ledger.start(waiting.request, waiting.model, choice.worker)
             return [Start(waiting.request, choice.worker)]
         decisions: list[Decision] = []

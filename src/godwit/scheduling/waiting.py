@@ -38,10 +38,6 @@ class WaitingLines:
         self._known: dict[RequestId, Waiting] = {}
         self._num_added = 0
 
-    def __contains__(self, request: RequestId) -> bool:
-        waiting = self._known.get(request)
-        return waiting is not None and waiting in self._lines[waiting.model]
-
     def by_age(self) -> list[list[Waiting]]:
         """A copy of every line that is not empty, the one whose first has waited longest first."""
         return sorted((line[:] for line in self._lines.values() if line), key=lambda line: line[0].order)
@@ -55,9 +51,11 @@ class WaitingLines:
         order = (not event.has_started, number)
         self._insert(Waiting(order, event.request, event.model, event.deadline, event.exclude))
 
-    def step_out(self, waiting: Waiting) -> None:
-        """Take a request out of the line and remember its place."""
-        self._lines[waiting.model].remove(waiting)
+    def step_out(self, request: RequestId) -> None:
+        """Take a request out of the line, if it is there, and remember its place."""
+        waiting = self._known.get(request)
+        if waiting is not None and waiting in self._lines[waiting.model]:
+            self._lines[waiting.model].remove(waiting)
 
     def step_back(self, request: RequestId, avoid: WorkerId, reason: str) -> None:
         """Return a request to its place; it avoids that worker until the next tick."""
@@ -67,9 +65,8 @@ class WaitingLines:
 
     def forget(self, request: RequestId) -> None:
         """The request is over."""
-        waiting = self._known.pop(request, None)
-        if waiting is not None and waiting in self._lines[waiting.model]:
-            self._lines[waiting.model].remove(waiting)
+        self.step_out(request)
+        self._known.pop(request, None)
 
     def exclude(self, model: ModelName, worker: WorkerId, reason: str) -> None:
         """None of those who wait for the model may be sent to that worker in its present life."""

@@ -33,12 +33,12 @@ from godwit.protocol.wire import decode_from_head, encode
 from godwit.protocol.worker import WorkerRequests
 from godwit.runtime.link import Link, dial
 from godwit.types import ModelInfo, WorkerId
+from godwit.worker.faults import exit_if_due
 from godwit.worker.instances import Checkpoint, LocalInstances
 from godwit.worker.peers import Peers
 
 TICK_S = 0.1
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 2.0
-STALL_AFTER_S = 30.0
 PEER_DEAD_AFTER_S = 5.0
 # Half of the machine's memory: weights and KV must leave room for everybody else.
 DEVICE_SHARE = 0.5
@@ -205,7 +205,7 @@ class Worker:
     def _is_stalled(self) -> bool:
         now = time.monotonic()
         starts = (engine.step_started_s for engine in self._instances.engines)
-        return any(start is not None and now - start > STALL_AFTER_S for start in starts)
+        return any(start is not None and now - start > self._settings.stall_after_s for start in starts)
 
     def _send(self, message: Message) -> None:
         if self._link is None:
@@ -218,6 +218,7 @@ class Worker:
 
     def _on_frame(self, frame: bytes) -> None:
         message: FromHead = decode_from_head(frame)
+        exit_if_due(self._me.worker, message)
         match message:
             case Welcome():
                 self._heartbeat_s = message.heartbeat_s
@@ -237,6 +238,7 @@ class Worker:
                 self._requests.on_head(message)
 
     def _on_peer(self, peer: WorkerId, message: PeerMessage) -> None:
+        exit_if_due(self._me.worker, message)
         self._requests.on_peer(peer, message)
 
     def _on_peer_gone(self, peer: WorkerId, reason: str) -> None:

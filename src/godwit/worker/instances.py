@@ -140,12 +140,14 @@ class LocalInstances:
 
             result.start(on_step)
             self._engines[model] = result
+            _log.info("loaded", model=model)
             self._on_change(self._info(model), None)
         for done in waiting:
             done(result)
 
     def _drop(self, model: ModelName) -> None:
         engine = self._engines.pop(model)
+        _log.info("unloaded", model=model)
         task = asyncio.create_task(asyncio.to_thread(engine.close))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -1,0 +1,39 @@
+"""One loaded engine of each kind for all tests of the contract."""
+
+import importlib.util
+from collections.abc import Iterator
+
+import pytest
+
+from godwit.engines import create_engine
+from tests.engines.rig import Rig
+
+SLOTS = 3
+CONTEXT_TOKENS = 400
+
+
+@pytest.fixture(scope="session")
+def fake_rig() -> Iterator[Rig]:
+    rig = Rig(
+        create_engine(
+            "fake", name="fake", slots=SLOTS, context_tokens=CONTEXT_TOKENS, options={"decode_s": 0.002}
+        )
+    )
+    yield rig
+    rig.engine.close()
+
+
+@pytest.fixture(scope="session")
+def llama_rig() -> Iterator[Rig]:
+    if importlib.util.find_spec("llama_cpp") is None:
+        pytest.skip("llama-cpp-python is not installed")
+    rig = Rig(create_engine("llamacpp", name="smollm2-135m", slots=SLOTS, context_tokens=CONTEXT_TOKENS))
+    yield rig
+    rig.engine.close()
+
+
+@pytest.fixture(params=["fake", "llamacpp"])
+def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    found: Rig = request.getfixturevalue("fake_rig" if request.param == "fake" else "llama_rig")
+    yield found
+    assert found.engine.free_slots == SLOTS, "the test left a slot taken"

@@ -1,0 +1,217 @@
+"""An engine without a thread or a model: the test says when it steps; each token is a hash of all before it."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from godwit.errors import BadRequestError, ConflictError, EngineError, NoFreeSlotError
+from godwit.ports import Computed, Ended, EngineEvent, Failed, Generated, Held, OnStep, SequenceSpec
+from godwit.types import ChatMessage, ModelInfo, RequestId, Sampling, Token, TokenId
+
+NUM_VOCAB = 1000
+CHUNK_TOKENS = 4
+FORBIDDEN_SEED = 666
+"""A request with this seed is one that no engine here can serve."""
+
+
+def next_token(tokens: Sequence[TokenId], sampling: Sampling) -> TokenId | None:
+    """The token after `tokens`, None for the end: a function of all tokens and the seed."""
+    text = f"{sampling.seed}:{','.join(map(str, tokens))}"
+    number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+    return None if number % 29 == 0 and not sampling.ignore_eos else number % NUM_VOCAB
+
+
+def piece(token: TokenId) -> bytes:
+    """The bytes of a token."""
+    return f"<{token}>".encode()
+
+
+def unmoved_run(prompt_ids: Sequence[TokenId], sampling: Sampling) -> tuple[list[TokenId], str]:
+    """Output and finish reason of a request that nothing happens to."""
+    output: list[TokenId] = []
+    while len(output) < sampling.max_tokens:
+        token = next_token([*prompt_ids, *output], sampling)
+        if token is None:
+            return output, "stop"
+        output.append(token)
+    return output, "length"
+
+
+@dataclass
+class Slot:
+    """One slot: what the engine knows and has computed. `round_first` is None between rounds."""
+
+    spec: SequenceSpec
+    tokens: list[TokenId]
+    num_computed: int = 0
+    round_first: int | None = 0
+    is_generating: bool = False
+    is_ended: bool = False
+    hold_at: int | None = None
+
+    @property
+    def num_output(self) -> int:
+        return len(self.tokens) - len(self.spec.prompt_ids)
+
+
+@dataclass
+class StepEngine:
+    """Implements `ports.Engine`: commands wait for the next step, events for whoever takes them to the worker."""
+
+    info: ModelInfo
+    slots: int
+    reports: list[list[EngineEvent]] = field(default_factory=list)
+    num_steps: int = 0
+    step_started_s: float | None = None
+    _sequences: dict[RequestId, Slot] = field(default_factory=dict)
+    _taken: set[RequestId] = field(default_factory=set)
+    _commands: list[Callable[[], None]] = field(default_factory=list)
+    _events: list[EngineEvent] = field(default_factory=list)
+    _is_broken: bool = False
+
+    @property
+    def free_slots(self) -> int:
+        return self.slots - len(self._taken)
+
+    @property
+    def sequences(self) -> list[RequestId]:
+        """All that hold a slot, as far as the steps have got."""
+        return list(self._sequences)
+
+    @property
+    def generating(self) -> list[RequestId]:
+        """The sequences that draw tokens now."""
+        return [name for name, one in self._sequences.items() if one.is_generating and not one.is_ended]
+
+    def start(self, on_step: OnStep) -> None:
+        raise NotImplementedError("the world steps this engine")
+
+    def close(self) -> None:
+        self._is_broken = True
+
+    def tokenize(self, text: str, *, add_special: bool) -> list[TokenId]:
+        return [1] * add_special + list(text.encode())
+
+    def render(self, messages: Sequence[ChatMessage]) -> str:
+        return "".join(f"{one.role}:{one.content}\n" for one in messages)
+
+    def piece(self, token: TokenId) -> bytes:
+        return piece(token)
+
+    def check(self, sequence: SequenceSpec) -> None:
+        if sequence.sampling.seed == FORBIDDEN_SEED:
+            raise BadRequestError("this engine cannot draw so")
+
+    # --- commands -------------------------------------------------------------------------------------------
+
+    def open(self, request: RequestId, sequence: SequenceSpec) -> None:
+        if self._is_broken:
+            raise EngineError("the engine is closed")
+        if request in self._taken:
+            raise ConflictError(f"{request} has a slot already")
+        if self.free_slots == 0:
+            raise NoFreeSlotError("all slots are taken")
+        self._taken.add(request)
+        opened = Slot(sequence, [*sequence.prompt_ids, *sequence.output_ids])
+        self._commands.append(lambda: self._sequences.__setitem__(request, opened))
+
+    def append(self, request: RequestId, ids: Sequence[TokenId]) -> None:
+        def act(one: Slot) -> None:
+            assert not one.is_generating, "tokens were appended to a request that generates"
+            one.tokens.extend(ids)
+            if one.round_first is None:
+                one.round_first = one.num_computed
+
+        self._command(request, act)
+
+    def generate(self, request: RequestId) -> None:
+        def act(one: Slot) -> None:
+            one.is_generating, one.hold_at, one.round_first = True, None, None
+            self._stop_where_due(request, one)
+
+        self._command(request, act)
+
+    def hold(self, request: RequestId, at_output: int | None = None) -> None:
+        def act(one: Slot) -> None:
+            if not one.is_generating or at_output is None or at_output <= one.num_output:
+                self._hold_now(request, one)
+            else:
+                one.hold_at = at_output
+
+        self._command(request, act)
+
+    def pace(self, request: RequestId, factor: float) -> None:
+        """Nothing: time here is the test's."""
+
+    def release(self, request: RequestId) -> None:
+        if request in self._taken:
+            self._taken.remove(request)
+            self._commands.append(lambda: self._sequences.__delitem__(request))
+
+    def _command(self, request: RequestId, act: Callable[[Slot], None]) -> None:
+        def run() -> None:
+            one = self._sequences.get(request)
+            if one is not None and not one.is_ended:
+                act(one)
+
+        self._commands.append(run)
+
+    # --- what the test does ---------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Take the commands, compute a chunk for each sequence, draw where all is computed, and report."""
+        if self._is_broken:
+            return
+        commands, self._commands = self._commands, []
+        for command in commands:
+            command()
+        for request, one in self._sequences.items():
+            if not one.is_ended:
+                self._advance(request, one)
+        self.num_steps += 1
+        self._report()
+
+    def fail(self, request: RequestId | None) -> None:
+        """Report that one sequence, or (None) the whole engine, cannot go on."""
+        if request is not None and request in self._sequences:
+            self._sequences[request].is_ended = True
+        self._is_broken |= request is None
+        self._events.append(Failed(request, "out of order"))
+        self._report()
+
+    def _report(self) -> None:
+        if self._events:
+            self.reports.append(self._events)
+            self._events = []
+
+    def _advance(self, request: RequestId, one: Slot) -> None:
+        one.num_computed = min(len(one.tokens), one.num_computed + CHUNK_TOKENS)
+        if one.num_computed < len(one.tokens):
+            return
+        if not one.is_generating:
+            if one.round_first is not None:
+                num_round = one.num_computed - one.round_first
+                self._events.append(Computed(request, one.num_computed, num_round, 0.5))
+                one.round_first = None
+            return
+        token = next_token(one.tokens, one.spec.sampling)
+        if token is None:
+            self._end(request, one, "stop")
+            return
+        self._events.append(Generated(request, one.num_output, Token(token, piece(token))))
+        one.tokens.append(token)
+        self._stop_where_due(request, one)
+
+    def _stop_where_due(self, request: RequestId, one: Slot) -> None:
+        if one.num_output >= one.spec.sampling.max_tokens:
+            self._end(request, one, "length")
+        elif one.hold_at is not None and one.num_output >= one.hold_at:
+            self._hold_now(request, one)
+
+    def _hold_now(self, request: RequestId, one: Slot) -> None:
+        one.is_generating, one.hold_at = False, None
+        self._events.append(Held(request, one.num_output))
+
+    def _end(self, request: RequestId, one: Slot, reason: str) -> None:
+        one.is_ended = True
+        self._events.append(Ended(request, one.num_output, reason))
