@@ -1,16 +1,24 @@
 """`godwit demo` and `godwit bench …`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
+import msgspec
 import typer
 import uvloop
+from msgspec import Struct
+from rich.console import Console
+from rich.table import Table
 
+from godwit.bench.pause import PauseReport, Spread, run_pause
 from godwit.demo import demo as run_demo_command
+from godwit.errors import ConfigError
 
 bench = typer.Typer(no_args_is_help=True, help="Measure this machine; figures are ratios from one run.")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Logs = Annotated[Path | None, typer.Option(help="Folder for the workers' output.")]
+Repeat = Annotated[int, typer.Option(min=1, max=100, help="Measurements of each kind.")]
+T = TypeVar("T")
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -23,3 +31,57 @@ def demo(as_json: Json = False, logs: Logs = None) -> None:
     """Move a real model's stream between two workers, kill one, and show that nothing was lost."""
     if not uvloop.run(run_demo_command(as_json, logs)).ok:
         raise typer.Exit(1)
+
+
+@bench.command()
+def pause(
+    contexts: Annotated[str, typer.Option(help="Prompt lengths in tokens.")] = "128,512,1024,2048",
+    repeat: Repeat = 5,
+    model: Annotated[str, typer.Option(help="A built-in model.")] = "smollm2-135m",
+    as_json: Json = False,
+    logs: Logs = None,
+) -> None:
+    """The pause of a live move against stop-and-recompute, by context length."""
+    lengths = _numbers("--contexts", contexts)
+    with Console(stderr=True).status("starting two workers") as status:
+        report = uvloop.run(run_pause(lengths, repeat, model, status.update, logs))
+    if as_json:
+        _print_json(report)
+    else:
+        _show_pause(report)
+
+
+def _show_pause(report: PauseReport) -> None:
+    table = Table(title=f"Pause of a move, {report.model}, as multiples of the unmoved ITL (median, max)")
+    for name in ("context", "ITL ms", "live", "stop and recompute", "shorter by", "bystander live / stop"):
+        table.add_column(name, justify="right")
+    for row in report.contexts:
+        table.add_row(
+            str(row.context_tokens),
+            f"{row.itl_ms:.1f}",
+            _spread(row.live_pause_over_itl),
+            _spread(row.stop_recompute_pause_over_itl),
+            f"{row.stop_over_live:.0f} ×",
+            f"{row.bystander_max_itl_over_itl:.1f} / {row.bystander_stop_recompute_max_itl_over_itl:.1f}",
+        )
+    console = Console()
+    console.print(table)
+    console.print(f"live pause, longest over shortest context: {report.live_pause_longest_over_shortest:.2f}")
+
+
+def _spread(spread: Spread) -> str:
+    return f"{spread.p50:.2f}, {spread.max:.2f}"
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"{option}: whole numbers with commas between them, not {text!r}") from error
+    if min(numbers) < 1:
+        raise ConfigError(f"{option}: every number must be at least 1, not {text!r}")
+    return numbers
+
+
+def _print_json(report: Struct) -> None:
+    print(msgspec.json.encode(report).decode())

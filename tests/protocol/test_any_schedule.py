@@ -1,5 +1,7 @@
 """Whatever happens in whatever order: the unmoved run's tokens or an explicit error, and nothing leaks."""
 
+import os
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -199,7 +201,7 @@ def replace_limits(live: bool):  # type: ignore[no-untyped-def]
     return replace(LIMITS, live=live)
 
 
-_SETTINGS = settings(max_examples=60, stateful_step_count=50, deadline=None)
+_SETTINGS = settings(max_examples=int(os.environ.get("GODWIT_EXAMPLES", "60")), stateful_step_count=50, deadline=None)
 TestAnySchedule = AnySchedule.TestCase
 TestAnySchedule.settings = _SETTINGS
 TestAnyFault = AnyFault.TestCase

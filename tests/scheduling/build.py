@@ -48,7 +48,7 @@ class Story:
         incoming: Iterable[str] = (),
     ) -> list[Decision]:
         """`running` and `incoming` are requests of the first model."""
-        held = [tuple(Placed(RequestId(one), models[0].name) for one in ones) for ones in (running, incoming)]
+        held = [tuple(placed(one, models[0].name) for one in ones) for ones in (running, incoming)]
         return self.tell(WorkerJoined(WorkerId(name), 1, slots, device_bytes, models, *held))
 
     def leave(self, name: str) -> list[Decision]:
@@ -98,6 +98,10 @@ class Story:
 def info(name: str = "m", *, is_loaded: bool = True, device_bytes: int = 60) -> ModelInfo:
     """A model; two of them do not fit on a worker of the default size."""
     return ModelInfo(ModelName(name), f"digest of {name}", 1024, device_bytes, is_loaded, True)
+
+
+def placed(request: str, model: str = "m") -> Placed:
+    return Placed(RequestId(request), ModelName(model))
 
 
 def start(request: str, worker: str) -> Start:

@@ -3,8 +3,9 @@
 import pytest
 
 from godwit.errors import InvariantBrokenError
-from godwit.scheduling.events import Reject, Tick
-from tests.scheduling.build import Story, info, load, start, unload
+from godwit.scheduling.events import Batch, Reject, RequestQueued, Tick, WorkerJoined
+from godwit.types import ModelName, RequestId, WorkerId
+from tests.scheduling.build import Story, info, load, placed, start, unload
 
 
 def test_a_request_starts_on_the_least_loaded_worker_that_has_the_model() -> None:
@@ -170,6 +171,14 @@ def test_a_worker_that_came_back_is_no_longer_excluded() -> None:
     assert story.join("a", info(), slots=1) == [start("r", "a")]
 
 
+def test_it_is_not_excluded_either_by_a_request_that_ran_when_it_came_back() -> None:
+    story = Story()
+    story.join("b", info(), slots=1)
+    story.queue("r", exclude=["a"])
+    story.join("a", info(), slots=1)
+    assert story.fail("r", "b") == [start("r", "a")]
+
+
 def test_without_any_worker_a_request_waits_and_is_told_how_to_start_one() -> None:
     story = Story()
     assert story.queue("r", within_s=5) == []
@@ -198,13 +207,15 @@ def test_a_model_whose_only_worker_is_away_is_waited_for() -> None:
     assert story.join("a", info()) == [start("r", "a")]
 
 
-def test_a_new_scheduler_goes_on_from_the_workers_reports_and_the_queue() -> None:
+def test_a_new_scheduler_goes_on_from_what_routers_and_workers_know() -> None:
     story = Story()
-    assert story.join("a", info(), slots=1, running=("r1",)) == []
-    assert story.join("b", info(), slots=1, incoming=("r1",)) == []
-    assert story.queue("r2") == []
-    assert story.moved("r1", "b") == [start("r2", "a")]
-    assert story.used("b") == (1, 0)
+    queued = [RequestQueued(RequestId(name), ModelName("m"), 60.0) for name in ("placed", "waits")]
+    a = WorkerJoined(WorkerId("a"), 1, 1, 100, (info(),), running=(placed("placed"),))
+    b = WorkerJoined(WorkerId("b"), 1, 1, 100, (info(),), incoming=(placed("placed"),))
+    assert story.tell(Batch((*queued, a, b))) == []
+    assert story.moved("placed", "b") == [start("waits", "a")]
+    assert story.fail("placed", "b") == []
+    assert story.end("waits") == [start("placed", "a")]
 
 
 def test_more_requests_than_slots_are_a_broken_invariant() -> None:

@@ -120,4 +120,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

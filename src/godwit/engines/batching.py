@@ -119,8 +119,7 @@ class BatchingEngine:
             self._taken.add(request)
 
     def append(self, request: RequestId, ids: Sequence[TokenId]) -> None:
-        start_s = self._clock()
-        self._inbox.put(lambda: self._with(request, lambda s: self._do_append(s, tuple(ids), start_s)))
+        self._inbox.put(lambda: self._with(request, lambda s: self._do_append(s, tuple(ids))))
 
     def generate(self, request: RequestId) -> None:
         self._inbox.put(lambda: self._with(request, self._do_generate))
@@ -255,7 +254,7 @@ class BatchingEngine:
         except GodwitError as error:
             self._fail(state, error)
 
-    def _do_append(self, state: SequenceState, ids: tuple[TokenId, ...], start_s: float) -> None:
+    def _do_append(self, state: SequenceState, ids: tuple[TokenId, ...]) -> None:
         if state.phase is Phase.GENERATING:
             self._fail(state, EngineError("tokens were appended to a request that is generating"))
             return
@@ -268,8 +267,10 @@ class BatchingEngine:
             self._fail(state, error)
             return
         state.tokens.extend(ids)
-        if state.round is None:
-            state.round = OpenRound(state.num_computed, len(state.tokens), start_s)
+        if state.round is None or state.round.first == state.num_computed:
+            # Nothing of the round is computed yet: whatever came in by now belongs to it.
+            begin_s = self._clock() if state.round is None else state.round.start_s
+            state.round = OpenRound(state.num_computed, len(state.tokens), begin_s)
             self._finish_rounds(state, self._clock())
 
     def _do_generate(self, state: SequenceState) -> None:

@@ -21,7 +21,7 @@ _CONVERTER_ERRORS = (
 
 
 class Grammar:
-    """A matcher at some point of a text; to it special tokens are their text, so they must be masked before."""
+    """A matcher at some point of a text; special tokens count as their text: mask them before."""
 
     def __init__(self, file: GgufFile, gbnf: str, param: str) -> None:
         self._api = lib()

@@ -25,8 +25,6 @@ Logits = NDArray[np.float32]
 _MASK = (1 << 64) - 1
 _LEAST_TEMPERATURE = 1e-5  # below it logits divided by it leave the range of a float
 _RANDOM_SEED = 0xFFFFFFFF  # llama.cpp takes this one to mean "seed yourself from the clock"
-# Tokens further below the best are left out: all together they are less likely than a float's rounding.
-_NEAR_LOGITS = 30.0
 
 
 def draw_seed(seed: int, index: int, stream: int) -> int:
@@ -45,15 +43,16 @@ class Candidates:
 
     def __init__(self, num_vocab: int) -> None:
         self._api = lib()
+        self._ids = np.arange(num_vocab, dtype=np.int32)
         self._data = np.zeros(num_vocab, dtype=[("id", "<i4"), ("logit", "<f4"), ("p", "<f4")])
         self._array = self._api.llama_token_data_array()
         self._start = self._data.ctypes.data_as(self._api.llama_token_data_p)
 
-    def load(self, ids: NDArray[np.intp], logits: Logits) -> None:
-        """Start afresh with these ids, in rising order, and the whole vocabulary's logits."""
-        self._data["id"][: len(ids)] = ids
-        self._data["logit"][: len(ids)] = logits[ids]
-        self._array.data, self._array.size = self._start, len(ids)
+    def load(self, logits: Logits) -> None:
+        """Start afresh with the whole vocabulary."""
+        self._data["id"] = self._ids
+        self._data["logit"] = logits
+        self._array.data, self._array.size = self._start, len(self._ids)
         self._array.selected, self._array.sorted = -1, False
 
     def apply(self, sampler: Any) -> None:
@@ -61,10 +60,9 @@ class Candidates:
         self._api.llama_sampler_apply(sampler, ctypes.byref(self._array))
 
     def best(self) -> TokenId | None:
-        """The most likely candidate, of equals the lowest id, None where all are masked; before any sorting."""
-        loaded = self._data[: self._array.size]
-        at = loaded["logit"].argmax()
-        return int(loaded["id"][at]) if loaded["logit"][at] > -np.inf else None
+        """The most likely token, of equals the lowest id, None where all are masked; before any filter."""
+        best = int(self._data["logit"].argmax())
+        return best if self._data["logit"][best] > -np.inf else None
 
     def draw(self, seed: int) -> TokenId:
         """One candidate by its probability among those left."""
@@ -132,7 +130,7 @@ class Sampler:
         if self._filters is None:
             chosen = int(shaped.argmax())
         else:
-            self._candidates.load(self._near(shaped), shaped)
+            self._candidates.load(shaped)
             chosen = self._pick(stream=0)
         if self._grammar is None or self._grammar.allows(chosen):
             return chosen
@@ -140,13 +138,10 @@ class Sampler:
 
     def _choose_masked(self, shaped: Logits, grammar: Grammar) -> TokenId | None:
         """The second draw, among the tokens that the grammar allows; None where it allows none."""
-        for ids in (self._near(shaped), np.arange(len(shaped))):
-            self._candidates.load(ids, shaped)
-            self._candidates.apply(grammar.sampler)
-            best = self._candidates.best()
-            if best is not None:
-                return best if self._filters is None else self._pick(stream=1)
-        return None
+        self._candidates.load(shaped)
+        self._candidates.apply(grammar.sampler)
+        best = self._candidates.best()
+        return best if best is None or self._filters is None else self._pick(stream=1)
 
     def _shape(self, logits: Logits) -> Logits:
         shaped = logits.copy()
@@ -156,10 +151,6 @@ class Sampler:
         if self._grammar is not None:
             shaped[self._file.hidden_ids] = -np.inf
         return shaped
-
-    def _near(self, shaped: Logits) -> NDArray[np.intp]:
-        width = _NEAR_LOGITS * max(1.0, self._sampling.temperature)
-        return np.flatnonzero(shaped >= shaped.max() - width)
 
     def _pick(self, *, stream: int) -> TokenId:
         self._candidates.apply(self._filters)

@@ -148,13 +148,15 @@ class Control:
         """Replace the scheduler by a new one that knows only what workers and journals tell."""
         self.scheduler = self.new_scheduler()
         self._events.clear()
+        for entry in self.requests:
+            # Those that run need no place, but a worker that has not accepted one may still refuse it.
+            self.queued(entry.request, entry.model, frozenset(), bool(entry.journal.output_ids))
         for worker, member in self.members.items():
             self._events.append(self._join_event(worker))
             if member.is_draining:
                 self._events.append(events.DrainRequested(worker, member.drain_deadline_s))
-        for entry in self.requests:
-            if entry.journal.owner is None:
-                self.queued(entry.request, entry.model, frozenset(), bool(entry.journal.output_ids))
+        # One event, so that nothing is placed before it is known who runs where.
+        self._events = deque([events.Batch(tuple(self._events))])
         self._pump()
 
     def tick(self) -> None:

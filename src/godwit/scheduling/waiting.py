@@ -1,7 +1,6 @@
 """Requests that wait for a slot: first come, first served per model."""
 
 from bisect import insort
-from collections.abc import Callable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -70,17 +69,23 @@ class WaitingLines:
 
     def exclude(self, model: ModelName, worker: WorkerId, reason: str) -> None:
         """None of those who wait for the model may be sent to that worker in its present life."""
-        self._update(model, lambda one: replace(one, exclude=one.exclude | {worker}, reason=reason))
+        for one in self._lines.get(model, []):
+            self._known[one.request] = replace(one, exclude=one.exclude | {worker}, reason=reason)
+        self._renew()
 
     def readmit(self, worker: WorkerId) -> None:
         """The worker has a new life: nobody excludes it any more."""
-        for model in self._lines:
-            self._update(model, lambda one: replace(one, exclude=one.exclude - {worker}))
+        for one in self._known.values():
+            if worker in one.exclude:
+                self._known[one.request] = replace(one, exclude=one.exclude - {worker})
+        self._renew()
 
     def stop_avoiding(self) -> None:
         """Let all try again where there was no room."""
-        for model in self._lines:
-            self._update(model, lambda one: replace(one, avoid=frozenset()) if one.avoid else one)
+        for one in self._known.values():
+            if one.avoid:
+                self._known[one.request] = replace(one, avoid=frozenset())
+        self._renew()
 
     def expired(self, now: float) -> list[Waiting]:
         """Those in line whose deadline has come."""
@@ -90,8 +95,6 @@ class WaitingLines:
         self._known[waiting.request] = waiting
         insort(self._lines.setdefault(waiting.model, []), waiting, key=lambda one: one.order)
 
-    def _update(self, model: ModelName, change: Callable[[Waiting], Waiting]) -> None:
-        line = [change(one) for one in self._lines.get(model, [])]
-        if line:
-            self._lines[model] = line
-            self._known.update((one.request, one) for one in line)
+    def _renew(self) -> None:
+        for model, line in self._lines.items():
+            self._lines[model] = [self._known[one.request] for one in line]
