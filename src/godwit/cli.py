@@ -12,6 +12,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from godwit import __version__, cli_run, cli_settings, cli_tables
+from godwit.cli_bench import add_commands
 from godwit.client import AdminClient, ClusterStatus, WorkerStatus, move_record
 from godwit.errors import ConfigError, GodwitError
 from godwit.processes import read_order
@@ -189,6 +190,9 @@ def drain(
 
     uvloop.run(ask())
     console.print(f"{escape(worker)} is drained and has left.")
+
+
+add_commands(app)
 
 
 def main() -> None:

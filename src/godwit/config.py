@@ -69,7 +69,7 @@ class WorkerSettings(_Section, frozen=True):
     context_tokens: Annotated[int, Meta(ge=16)] = 4096
     threads: Count = 1
     device_bytes: Count | None = None
-    prefill_chunk: Annotated[int, Meta(ge=1, le=4096)] = 128
+    prefill_chunk: Annotated[int, Meta(ge=1, le=4096)] = 64
     stall_after_s: Seconds = 30.0
     peer_host: Text = "127.0.0.1"
     peer_port: Port = 0

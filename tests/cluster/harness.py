@@ -22,7 +22,7 @@ from godwit.worker.faults import VARIABLE
 from tests.cluster.streams import Stream
 
 POLL_S = 0.01
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class MoveStatus(Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ def is_at_rest(world: World) -> bool:
         not len(world.control.requests)
         and not any(world.queues.values())
         and not any(node.requests.num_moves or node.requests.num_running for node in nodes)
-        and not any(node.has_reports or node.instances.loading for node in nodes)
+        and not any(node.has_reports or node.has_commands or node.instances.loading for node in nodes)
     )
 
 

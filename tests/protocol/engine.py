@@ -79,6 +79,11 @@ class StepEngine:
         return list(self._sequences)
 
     @property
+    def has_commands(self) -> bool:
+        """Whether commands wait for the next step."""
+        return bool(self._commands) and not self._is_broken
+
+    @property
     def generating(self) -> list[RequestId]:
         """The sequences that draw tokens now."""
         return [name for name, one in self._sequences.items() if one.is_generating and not one.is_ended]

@@ -93,6 +93,11 @@ class Node:
         """Whether engine reports wait for `take_report`."""
         return any(engine.reports for engine in self.instances.engines.values())
 
+    @property
+    def has_commands(self) -> bool:
+        """Whether an engine has yet to take commands."""
+        return any(engine.has_commands for engine in self.instances.engines.values())
+
     def step(self) -> None:
         """Let every engine do one step."""
         for engine in self.instances.engines.values():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import msgspec
 
 from godwit.protocol import wire
+from godwit.protocol.coordinator import CoordinatorState
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.head import HeadLimits
 from godwit.protocol.messages import (
@@ -139,6 +140,14 @@ class World:
         """Let nothing through between two until `thaw`."""
         self.frozen |= {(WorkerId(x), WorkerId(y)), (WorkerId(y), WorkerId(x))}
 
+    def hold_back(self, sender: str, receiver: str) -> None:
+        """Let nothing through from one to the other until `let_go` or `thaw`."""
+        self.frozen.add((WorkerId(sender), WorkerId(receiver)))
+
+    def let_go(self, sender: str, receiver: str) -> None:
+        """End a `hold_back`."""
+        self.frozen.discard((WorkerId(sender), WorkerId(receiver)))
+
     def thaw(self) -> None:
         """End all partitions."""
         self.frozen.clear()
@@ -203,6 +212,11 @@ class World:
         """Who owns a request; None where nobody does, or it is over."""
         entry = self.control.requests.get(RequestId(name))
         return None if entry is None else entry.journal.owner
+
+    def coordinator(self, name: str) -> CoordinatorState | None:
+        """The state of a request's move at the head; None where it has none."""
+        entry = self.control.requests.get(RequestId(name))
+        return None if entry is None or entry.moving is None else entry.moving.machine.state
 
     # --- one thing at a time --------------------------------------------------------------------------------
 
@@ -348,3 +362,9 @@ class World:
     def _flush(self) -> None:
         self.control.requests.flush()
 
+
+def decode(link: Link, frame: bytes) -> Message:
+    """The message in a frame, as the link's receiver reads it."""
+    if link[1] == HEAD:
+        return wire.decode_from_worker(frame)
+    return wire.decode_from_head(frame) if link[0] == HEAD else wire.decode_from_peer(frame)

@@ -5,6 +5,7 @@ llama-cpp-python's annotations describe C types that mypy cannot check: `lib` is
 
 import ctypes
 import logging
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ _GGML_LEVEL_ERROR = 4
 @cache
 def lib() -> Any:
     """The llama_cpp module, initialised; ModelLoadError with what to install where it is missing."""
+    # Without it a failed assertion in C attaches a debugger first: seconds that a failover waits for.
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     try:
         import llama_cpp
     except ImportError as error:

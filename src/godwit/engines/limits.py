@@ -1,7 +1,5 @@
 """The checks of a sequence that are the same for every engine."""
 
-import math
-
 from godwit.errors import BadRequestError, ContextTooLongError
 from godwit.ports import SequenceSpec
 from godwit.types import Sampling
@@ -43,8 +41,11 @@ def _check_sampling(sampling: Sampling, num_vocab: int) -> None:
         if not low <= value <= high:
             raise BadRequestError(f"{name} must be from {low:g} to {high:g}, not {value:g}", param=name)
     for token, bias in sampling.logit_bias:
-        if not 0 <= token < num_vocab or not math.isfinite(bias):
-            raise BadRequestError(f"logit_bias has a wrong entry {token}: {bias}", param="logit_bias")
+        if not (0 <= token < num_vocab and -100 <= bias <= 100):
+            raise BadRequestError(
+                f"logit_bias takes ids below {num_vocab} and values from -100 to 100, not {token}: {bias}",
+                param="logit_bias",
+            )
     for name, text in (("grammar", sampling.grammar), ("json_schema", sampling.json_schema)):
         if text is not None and len(text) > MAX_GRAMMAR_CHARS:
             raise BadRequestError(f"{name} is longer than {MAX_GRAMMAR_CHARS} characters", param=name)

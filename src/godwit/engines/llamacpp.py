@@ -86,7 +86,7 @@ class LlamaRunner:
         self._file = GgufFile(self._model, path)
         self._info = llama_info(self._file, name, slots, context_tokens, options, is_loaded=True)
         self._template = _template(self._file, options)
-        max_rows = prefill_chunk + slots * TAIL_TOKENS
+        max_rows = prefill_chunk + slots * TAIL_TOKENS + 1
         self._context = self._make_context(max_rows, threads, options)
         self._memory = self._api.llama_get_memory(self._context)
         self._batch = _Batch(max_rows)
@@ -122,10 +122,12 @@ class LlamaRunner:
         return self._slots
 
     def forward(self, spans: Sequence[Span]) -> None:
-        rows = self._batch.fill(spans)
+        rows = self._batch.fill(spans, spare_slot=self._slots)
         result = self._api.llama_decode(self._context, self._batch.struct)
         if result != 0:
             raise EngineError(f"llama_decode failed with {result} on {self._batch.struct.n_tokens} tokens")
+        if self._batch.is_padded:
+            self._api.llama_memory_seq_rm(self._memory, self._slots, -1, -1)
         num_bytes = self._logits.shape[1] * 4
         for slot, row in rows:
             source = self._api.llama_get_logits_ith(self._context, row)
@@ -186,10 +188,15 @@ def _template(file: GgufFile, options: LlamaOptions) -> ChatTemplate | None:
 
 
 class _Batch:
-    """A llama_batch whose arrays are numpy's, filled by slices."""
+    """A llama_batch whose arrays are numpy's, filled by slices.
+
+    It never has one row alone, nor one row alone with logits: llama.cpp multiplies a single row by another
+    kernel, which rounds differently, so that a token's KV would depend on the company it was computed in.
+    """
 
     def __init__(self, max_rows: int) -> None:
         api = lib()
+        self.is_padded = False
         self._tokens = np.zeros(max_rows, dtype=np.int32)
         self._positions = np.zeros(max_rows, dtype=np.int32)
         self._slots = np.zeros(max_rows, dtype=np.int32)
@@ -205,18 +212,32 @@ class _Batch:
         self.struct.seq_id = self._pointers.ctypes.data_as(ctypes.POINTER(int_p))
         self.struct.logits = self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
 
-    def fill(self, spans: Sequence[Span]) -> list[tuple[int, int]]:
-        """Lay the spans out as rows; the (slot, row) of each whose logits are kept."""
+    def fill(self, spans: Sequence[Span], *, spare_slot: int) -> list[tuple[int, int]]:
+        """Lay the spans out as rows; the (slot, row) of each whose logits are kept.
+
+        A row alone gets a companion in `spare_slot`, `is_padded` says so: it must be cleared after the pass.
+        """
         start, kept = 0, []
         for span in spans:
-            end = start + len(span.ids)
-            self._tokens[start:end] = span.ids
-            self._positions[start:end] = range(span.start, span.start + len(span.ids))
-            self._slots[start:end] = span.slot
-            self._wanted[start:end] = 0
+            end = self._put(start, span.slot, span.start, span.ids)
             if span.keep_logits:
                 self._wanted[end - 1] = 1
                 kept.append((span.slot, end - 1))
             start = end
+        self.is_padded = start == 1
+        if self.is_padded:
+            start = self._put(start, spare_slot, 0, spans[0].ids)
+        if len(kept) == 1:
+            row = kept[0][1]
+            self._wanted[row - 1 if row else 1] = 1
         self.struct.n_tokens = start
         return kept
+
+    def _put(self, start: int, slot: int, position: int, ids: Sequence[TokenId]) -> int:
+        """Write one run of rows without logits; the row after it."""
+        end = start + len(ids)
+        self._tokens[start:end] = ids
+        self._positions[start:end] = range(position, position + len(ids))
+        self._slots[start:end] = slot
+        self._wanted[start:end] = 0
+        return end

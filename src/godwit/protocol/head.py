@@ -158,10 +158,11 @@ class HeadRequests:
         entry = self._entries.get(request)
         if entry is None or entry.journal.owner is None:
             return
+        if entry.moving is not None and entry.moving.is_adopted:
+            return  # It has left that worker already; the scheduler will hear of it with the source's report.
         owner, epoch = entry.journal.owner, entry.journal.epoch
         self._moves.source_lost(entry, owner, reason)
-        if entry.journal.owner != owner:
-            self._send(owner, Stop(request, epoch))
+        self._send(owner, Stop(request, epoch))
 
     # --- what workers report --------------------------------------------------------------------------------
 
@@ -177,11 +178,13 @@ class HeadRequests:
             case RequestFailed():
                 self._request_failed(worker, message)
             case _:
-                self._moves.on_worker(self._entries.values(), worker, message)
+                self._moves.on_worker(self._entries, worker, message)
 
     def worker_gone(self, worker: WorkerId, reason: str) -> None:
         """A worker is lost: abandon its moves, fail its requests over."""
         for entry in list(self._entries.values()):
+            if entry.request not in self._entries:
+                continue  # A sink that failed has just cancelled it.
             if entry.moving is not None and entry.moving.destination == worker:
                 self._moves.feed(entry, DestinationFailed(f"{worker}: {reason}"))
             if worker in (entry.journal.owner, entry.moving and entry.moving.source):
@@ -231,7 +234,10 @@ class HeadRequests:
 
     def _accepted(self, worker: WorkerId, message: Accepted) -> None:
         entry = self._entries.get(message.request)
-        if entry is None or not entry.journal.is_entitled(worker, message.epoch):
+        if entry is None or not (
+            entry.journal.is_entitled(worker, message.epoch)
+            or entry.journal.is_candidate(worker, message.epoch)
+        ):
             self._send(worker, Stop(message.request, message.epoch))
             return
         if entry.journal.prompt_ids is not None:
@@ -250,6 +256,7 @@ class HeadRequests:
         if entry is None or not entry.journal.is_entitled(worker, message.epoch):
             return
         if message.code in _TRY_ELSEWHERE:
+            self._moves.source_rejected(entry, message.message)
             entry.journal.disown()
             self._observer.placement_failed(message.request, worker, message.message)
         else:
@@ -260,7 +267,7 @@ class HeadRequests:
         if entry is None:
             return
         journal = entry.journal
-        if worker == journal.candidate and message.epoch == journal.candidate_epoch:
+        if journal.is_candidate(worker, message.epoch):
             self._moves.feed(entry, DestinationFailed(message.message))
         elif journal.is_entitled(worker, message.epoch):
             self._moves.source_lost(entry, worker, message.message)

@@ -30,7 +30,7 @@ from godwit.protocol.messages import (
     Resumed,
 )
 from godwit.protocol.running import Running, SendHead, SendPeer
-from godwit.types import ModelName, MoveId, RequestId, Round, Token, WorkerId
+from godwit.types import Epoch, ModelName, MoveId, RequestId, Round, Token, WorkerId
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class DestinationMoves:
         elif incoming.machine.state is DestinationState.PREPARED:
             self._send_head(Prepared(incoming.order.move))
         else:
-            self._instances.unload(incoming.order.model)
+            self._unload_unless_wanted(incoming.order.model)
 
     def on_peer(self, sender: WorkerId, message: Resume | Append | Commit | Abandon) -> None:
         """A message of the source; one for a move unknown here is declined, another worker's too."""
@@ -140,26 +140,36 @@ class DestinationMoves:
 
     def computed(self, event: Computed) -> None:
         """The engine did a round for a held sequence."""
-        if (incoming := self._of_request(event.request)) and incoming.running:
+        if (incoming := self._of_sequence(event.request)) and incoming.running:
             num_output = event.num_tokens - len(incoming.running.prompt_ids)
             incoming.last_round = KvReady(num_output, Round(event.round_tokens, event.seconds))
             self._feed(incoming, incoming.last_round)
 
-    def engine_failed(self, request: RequestId, reason: str) -> None:
-        if incoming := self._of_request(request):
-            self._feed(incoming, DestinationFailed(reason))
+    def engine_failed(self, sequence: RequestId | None, reason: str) -> None:
+        """The engine cannot go on with a sequence, or (None) at all."""
+        if sequence is None:
+            for incoming in list(self._by_move.values()):
+                self._feed(incoming, DestinationFailed(reason))
+        elif found := self._of_sequence(sequence):
+            self._feed(found, DestinationFailed(reason))
 
     def abort(self, move: MoveId) -> None:
         if incoming := self._by_move.get(move):
             self._feed(incoming, AbortOrdered())
 
+    def fence(self, request: RequestId, epoch: Epoch) -> None:
+        """A later epoch of the request begins here: its earlier moves are over, whether the head said so or not."""
+        for incoming in list(self._by_move.values()):
+            if incoming.order.request == request and incoming.order.epoch < epoch:
+                self._feed(incoming, AbortOrdered())
+
     def abort_all(self) -> None:
         for move in list(self._by_move):
             self.abort(move)
 
-    def forget(self, request: RequestId) -> None:
+    def forget(self, running: Running) -> None:
         """The request ended or left here after its move: nothing is left to abort."""
-        if incoming := self._of_request(request):
+        if incoming := self._of_sequence(running.sequence):
             del self._by_move[incoming.order.move]
 
     def peer_gone(self, peer: WorkerId, reason: str) -> None:
@@ -171,8 +181,9 @@ class DestinationMoves:
         for incoming in list(self._by_move.values()):
             self._feed(incoming, Tick(now))
 
-    def _of_request(self, request: RequestId) -> Incoming | None:
-        return next((m for m in self._by_move.values() if m.order.request == request), None)
+    def _of_sequence(self, sequence: RequestId) -> Incoming | None:
+        known = (m for m in self._by_move.values() if m.running is not None)
+        return next((m for m in known if m.running and m.running.sequence == sequence), None)
 
     def _feed(self, incoming: Incoming, event: object) -> None:
         incoming.machine, effects = DESTINATION.step(incoming.machine, event)
@@ -188,7 +199,7 @@ class DestinationMoves:
                 self._open(incoming)
             case Do.APPEND if running := incoming.running:
                 running.output.extend(incoming.fresh)
-                running.engine.append(running.request, [token.id for token in incoming.fresh])
+                running.engine.append(running.sequence, [token.id for token in incoming.fresh])
             case Do.ADOPT if running := incoming.running:
                 self._adopt(running)
             case Do.FREE:
@@ -209,7 +220,7 @@ class DestinationMoves:
             raise InvariantBrokenError("a round before its tokens")
         try:
             running.engine.check(running.spec)
-            running.engine.open(running.request, running.spec)
+            running.engine.open(running.sequence, running.spec)
         except GodwitError as error:
             incoming.running = None
             self._feed(incoming, DestinationFailed(error.message))
@@ -217,9 +228,14 @@ class DestinationMoves:
     def _free(self, incoming: Incoming) -> None:
         if incoming.running is not None:
             self._free_running(incoming.running)
-        engine = self._instances.get(incoming.order.model)
-        if incoming.is_loaded_for_it and engine is not None and engine.free_slots == engine.slots:
-            self._instances.unload(incoming.order.model)
+        if incoming.is_loaded_for_it:
+            self._unload_unless_wanted(incoming.order.model)
+
+    def _unload_unless_wanted(self, model: ModelName) -> None:
+        """Drop a model that was loaded for a move that is off, unless it serves or another move waits for it."""
+        engine = self._instances.get(model)
+        if engine is not None and engine.free_slots == engine.slots and not self.num_reserved(model):
+            self._instances.unload(model)
 
     def _to_source(self, incoming: Incoming, message: PeerMessage) -> None:
         self._send_peer(incoming.order.source, None, message)

@@ -80,6 +80,10 @@ class Journal:
         """Whether `worker` is the owner of `epoch`, the current one."""
         return worker == self.owner and epoch == self.epoch
 
+    def is_candidate(self, worker: WorkerId, epoch: Epoch) -> bool:
+        """Whether `worker` is the candidate, and `epoch` the one that it was offered."""
+        return worker == self.candidate and epoch == self.candidate_epoch
+
     def take(self, worker: WorkerId, event: TokenEvent) -> tuple[Verdict, TokenEvent | None]:
         """Append what is new in `event`, and return the event cut to that; None where nothing is new.
 
@@ -89,7 +93,7 @@ class Journal:
             return STALE, None
         verdict = TAKEN
         if event.epoch != self.epoch or worker != self.owner:
-            if worker != self.candidate or event.epoch != self.candidate_epoch:
+            if not self.is_candidate(worker, event.epoch):
                 return STALE, None
             verdict = ADOPTED
         skip = len(self.output_ids) - event.first_index

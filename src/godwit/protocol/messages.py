@@ -138,9 +138,11 @@ class Migrated(Message, frozen=True):
 
 
 class InDoubt(Message, frozen=True):
-    """The source handed over and then lost the destination: may it take the request back?"""
+    """The source of `epoch` handed over and then lost the destination: may it take the request back?"""
 
     move: MoveId
+    request: RequestId
+    epoch: Epoch
     reason: str
 
 

@@ -1,6 +1,6 @@
 """The head's moves: feeds the coordinators, performs their effects, and fails requests over."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from godwit.errors import GodwitError, InvariantBrokenError, UnavailableError
@@ -99,10 +99,14 @@ class HeadMoves:
         timeout_s = self._prepare_timeout_s + 2 * limits.timeout_s
         self._send(destination, Prepare(move, entry.request, epoch, entry.model, source, timeout_s))
 
-    def on_worker(self, entries: Iterable[Entry], worker: WorkerId, message: MoveReport) -> None:
+    def on_worker(
+        self, entries: Mapping[RequestId, Entry], worker: WorkerId, message: MoveReport
+    ) -> None:
         """Take a report on a move from the end that it is about; any other worker's is ignored."""
-        entry = next((e for e in entries if e.moving and e.moving.move == message.move), None)
+        entry = next((e for e in entries.values() if e.moving and e.moving.move == message.move), None)
         if entry is None or entry.moving is None:
+            if isinstance(message, InDoubt):
+                self._settle_doubt(entries.get(message.request), worker, message)
             return
         is_destination = isinstance(message, Prepared | Refused)
         if worker != (entry.moving.destination if is_destination else entry.moving.source):
@@ -121,6 +125,11 @@ class HeadMoves:
                 self.feed(entry, SourceStopped())
             case InDoubt():
                 self.feed(entry, SourceInDoubt(message.reason))
+
+    def _settle_doubt(self, entry: Entry | None, worker: WorkerId, message: InDoubt) -> None:
+        """The move is over, and the source does not know: the journal says whose the request is."""
+        is_its_own = entry is not None and entry.journal.is_entitled(worker, message.epoch)
+        self._send(worker, Keep(message.move) if is_its_own else Release(message.move))
 
     def adopted(self, entry: Entry, now: float) -> None:
         """The journal has just taken the first event of a move's destination."""
@@ -159,6 +168,10 @@ class HeadMoves:
         is_orphaned = entry.moving is not None and entry.moving.machine.state is CoordinatorState.ORPHANED
         if entry.journal.owner == worker and not is_orphaned:
             self._fail_over(entry, worker, reason)
+
+    def source_rejected(self, entry: Entry, reason: str) -> None:
+        """The source never took the request that it was to move."""
+        self.feed(entry, SourceGaveUp(reason))
 
     def ended(self, entry: Entry) -> None:
         """The request is over, and so is its move."""

@@ -65,6 +65,8 @@ class SourceMoves:
 
     def begin(self, order: Migrate, running: Running | None) -> None:
         """Start what the head ordered, or tell it why not."""
+        if order.move in self._by_move:
+            return
         if running is None or running.epoch != order.epoch:
             self._send_head(MoveFailed(order.move, "the request is not here", ()))
             return
@@ -137,11 +139,11 @@ class SourceMoves:
         running, order, machine = outgoing.running, outgoing.order, outgoing.machine
         match effect:
             case HoldAt(num_output):
-                running.engine.hold(running.request, num_output)
+                running.engine.hold(running.sequence, num_output)
             case Pace(factor):
-                running.engine.pace(running.request, factor)
+                running.engine.pace(running.sequence, factor)
             case Do.GENERATE:
-                running.engine.generate(running.request)
+                running.engine.generate(running.sequence)
             case Do.FREE:
                 self._free(running)
             case Do.SEND_RESUME:
@@ -156,7 +158,7 @@ class SourceMoves:
                 done = Migrated(order.move, machine.num_output, machine.gap_tokens, machine.rounds)
                 self._send_head(done)
             case Do.SEND_IN_DOUBT:
-                self._send_head(InDoubt(order.move, machine.reason))
+                self._send_head(InDoubt(order.move, order.request, order.epoch, machine.reason))
             case Do.SEND_FAILED:
                 self._send_head(MoveFailed(order.move, machine.reason, machine.rounds))
             case _:

@@ -25,6 +25,11 @@ class Running:
     num_told: int = 0
 
     @property
+    def sequence(self) -> RequestId:
+        """The engine's name for it: reports of an earlier epoch's sequence, however late, are not of this one."""
+        return RequestId(f"{self.request}@{self.epoch}")
+
+    @property
     def spec(self) -> SequenceSpec:
         """All that an engine needs to go on."""
         return SequenceSpec(self.prompt_ids, tuple(token.id for token in self.output), self.sampling)

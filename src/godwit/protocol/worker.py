@@ -28,7 +28,7 @@ from godwit.protocol.messages import (
 )
 from godwit.protocol.outgoing import SourceMoves
 from godwit.protocol.running import Running, SendHead, SendPeer
-from godwit.types import ChatPrompt, Prompt, RequestId, TextPrompt, Token, TokenId, WorkerId
+from godwit.types import ChatPrompt, Epoch, Prompt, RequestId, TextPrompt, Token, TokenId, WorkerId
 
 RequestOrder = Submit | Stop | Prepare | Migrate | AbortMove | Keep | Release
 
@@ -37,7 +37,7 @@ def prompt_ids(engine: Engine, prompt: Prompt) -> tuple[TokenId, ...]:
     """The token ids of a prompt, as the engine's tokenizer and chat template make them."""
     match prompt:
         case ChatPrompt():
-            return tuple(engine.tokenize(engine.render(prompt.messages), add_special=False))
+            return tuple(engine.tokenize(engine.render(prompt.messages), add_special=True))
         case TextPrompt():
             return tuple(engine.tokenize(prompt.text, add_special=True))
         case _:
@@ -52,6 +52,7 @@ class WorkerRequests:
         self._send_head = send_head
         self._now = now
         self._running: dict[RequestId, Running] = {}
+        self._by_sequence: dict[RequestId, Running] = {}
         self._outgoing = SourceMoves(self._queue, send_peer, self._free, now)
         self._incoming = DestinationMoves(instances, self._queue, send_peer, self._adopt, self._free, now)
         self._queued: list[Message] = []
@@ -73,8 +74,8 @@ class WorkerRequests:
             case Stop():
                 self._stop(message)
             case Prepare():
-                self._fence(message.request)
-                self._incoming.prepare(message)
+                if self._fence(message.request, message.epoch):
+                    self._incoming.prepare(message)
             case Migrate():
                 self._outgoing.begin(message, self._running.get(message.request))
             case AbortMove():
@@ -116,30 +117,30 @@ class WorkerRequests:
         for event in events:
             match event:
                 case Generated():
-                    if running := self._running.get(event.request):
+                    if running := self._by_sequence.get(event.request):
                         running.output.append(event.token)
                         drawn[event.request] = running
                 case Ended():
-                    if running := self._running.get(event.request):
+                    if running := self._by_sequence.get(event.request):
                         drawn[event.request] = running
                         finished[event.request] = event.reason
                 case Computed():
                     self._incoming.computed(event)
                 case Held():
-                    if running := self._running.get(event.request):
+                    if running := self._by_sequence.get(event.request):
                         self._outgoing.drawn(running)
-                        self._outgoing.stopped(event.request, event.num_output)
+                        self._outgoing.stopped(running.request, event.num_output)
                 case Failed():
                     self._failed(event)
         self._is_stepping = False
-        for request, running in drawn.items():
-            if request not in finished:
+        for sequence, running in drawn.items():
+            if sequence not in finished:
                 self._outgoing.drawn(running)
         if drawn:
-            self._send_head(Tokens([running.tell(finished.get(r)) for r, running in drawn.items()]))
+            self._send_head(Tokens([running.tell(finished.get(s)) for s, running in drawn.items()]))
         self._flush()
-        for request in finished:
-            if ended := self._running.get(request):
+        for sequence in finished:
+            if ended := self._by_sequence.get(sequence):
                 self._end(ended)
 
     def _queue(self, message: Message) -> None:
@@ -154,7 +155,8 @@ class WorkerRequests:
             self._send_head(message)
 
     def _submit(self, order: Submit) -> None:
-        self._fence(order.request)
+        if not self._fence(order.request, order.epoch):
+            return
         try:
             engine = self._instances.get(order.model)
             if engine is None or engine.free_slots <= self._incoming.num_reserved(order.model):
@@ -165,18 +167,22 @@ class WorkerRequests:
                 order.request, order.epoch, order.model, engine, ids, order.sampling, output, len(output)
             )
             engine.check(running.spec)
-            engine.open(order.request, running.spec)
+            engine.open(running.sequence, running.spec)
         except GodwitError as error:
             self._send_head(Rejected(order.request, order.epoch, error.code, error.message))
             return
-        self._running[order.request] = running
-        engine.generate(order.request)
+        self._take(running)
         self._send_head(Accepted(order.request, order.epoch, ids))
 
-    def _fence(self, request: RequestId) -> None:
-        """A new epoch of a request begins here: nothing of an earlier one may be left."""
+    def _fence(self, request: RequestId, epoch: Epoch) -> bool:
+        """End what is left here of a request's earlier epochs; False where `epoch` itself has begun or is past."""
+        running = self._running.get(request)
+        if running is not None and running.epoch >= epoch:
+            return False
+        self._incoming.fence(request, epoch)
         if running := self._running.get(request):
             self._end(running)
+        return True
 
     def _stop(self, order: Stop) -> None:
         running = self._running.get(order.request)
@@ -184,23 +190,31 @@ class WorkerRequests:
             self._end(running)
 
     def _failed(self, event: Failed) -> None:
-        gone = list(self._running) if event.request is None else [event.request]
-        for request in gone:
-            self._incoming.engine_failed(request, event.message)
-            if running := self._running.get(request):
+        self._incoming.engine_failed(event.request, event.message)
+        gone = list(self._by_sequence) if event.request is None else [event.request]
+        for sequence in gone:
+            if running := self._by_sequence.get(sequence):
                 self._end(running)
-                self._queue(RequestFailed(request, running.epoch, "engine_error", event.message))
+                self._queue(RequestFailed(running.request, running.epoch, "engine_error", event.message))
 
     def _adopt(self, running: Running) -> None:
+        self._fence(running.request, running.epoch)
+        if not running.num_told:
+            # The head had no token of the source yet, so the source's own Accepted may come too late.
+            self._queue(Accepted(running.request, running.epoch, running.prompt_ids))
+        self._take(running)
+
+    def _take(self, running: Running) -> None:
         self._running[running.request] = running
-        running.engine.generate(running.request)
+        self._by_sequence[running.sequence] = running
+        running.engine.generate(running.sequence)
 
     def _end(self, running: Running) -> None:
         self._outgoing.ended(running.request)
         self._free(running)
 
     def _free(self, running: Running) -> None:
-        running.engine.release(running.request)
-        if self._running.get(running.request) is running:
+        running.engine.release(running.sequence)
+        if self._by_sequence.pop(running.sequence, None):
             del self._running[running.request]
-            self._incoming.forget(running.request)
+            self._incoming.forget(running)
