@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from typer.testing import CliRunner, Result
 
 from godwit.cli import app
@@ -32,9 +33,11 @@ class Serving:
             env={**os.environ, "GODWIT_JOIN_TOKEN": "right"},
         )
         assert self.process.stderr is not None
-        line = self.process.stderr.readline()
-        found = re.search(r"serves on (http://\S+)/v1", line)
-        assert found, line
+        shown = ""
+        while not (found := re.search(r"serves on (http://\S+)/v1", shown)):
+            line = self.process.stderr.readline()
+            assert line, shown
+            shown += line
         self.url = found[1]
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         self.workers = [os.pidfd_open(int(child)) for child in children]
@@ -75,15 +78,17 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
 
 
 @pytest.fixture
-def godwit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def godwit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Result]]:
     """Run a command in this process, without the caller's secrets."""
     for name in ("GODWIT_API_KEYS", "GODWIT_JOIN_TOKEN", "GODWIT_ADMIN_KEY", "GODWIT_URL"):
         monkeypatch.delenv(name, raising=False)
 
     def invoke(*words: str) -> Result:
-        return CliRunner().invoke(app, words)
+        return CliRunner().invoke(app, words, input="")
 
-    return invoke
+    yield invoke
+    # The runner's stderr, which the command line has given to the log, is closed by now.
+    structlog.reset_defaults()
 
 
 def test_ctrl_c_stops_everything(serving: Serving) -> None:
@@ -193,8 +198,8 @@ def test_a_wrong_line_in_the_file_is_named(
     assert message in result.stderr
 
 
-def test_supervised_is_not_for_people() -> None:
-    result = CliRunner().invoke(app, ["worker", "--supervised"], input="")
+def test_supervised_is_not_for_people(godwit: Callable[..., Result]) -> None:
+    result = godwit("worker", "--supervised")
     assert result.exit_code == 2
     assert "godwit serve" in result.stderr
 

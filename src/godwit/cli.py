@@ -1,6 +1,7 @@
 """The `godwit` command: wrong settings end it with status 2, failures with status 1."""
 
 import asyncio
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -11,10 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from godwit import __version__, cli_run, cli_settings, cli_tables
-from godwit.cli_bench import add_commands
+from godwit import __version__, cli_bench, cli_run, cli_settings, cli_tables
 from godwit.client import AdminClient, ClusterStatus, WorkerStatus, move_record
 from godwit.errors import ConfigError, GodwitError
+from godwit.logs import configure_logs
 from godwit.processes import read_order
 
 _POLL_S = 0.5
@@ -63,11 +64,14 @@ def _show_version(is_wanted: bool) -> None:
 
 @app.callback()
 def _godwit(
-    version: Annotated[
+    ctx: typer.Context,
+    _version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
     """LLM serving whose streams never stop: running requests move between servers."""
+    is_server = ctx.invoked_subcommand in ("serve", "head", "worker")
+    configure_logs(os.environ.get("GODWIT_LOG", "info" if is_server else "warning"))
 
 
 @app.command()
@@ -192,7 +196,7 @@ def drain(
     console.print(f"{escape(worker)} is drained and has left.")
 
 
-add_commands(app)
+cli_bench.add_commands(app)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from godwit.bench.pause import PauseReport, Spread, run_pause
+from godwit.bench.relay import MODES, RelayReport, run_relay
 from godwit.demo import demo as run_demo_command
 from godwit.errors import ConfigError
 
@@ -49,6 +50,38 @@ def pause(
         _print_json(report)
     else:
         _show_pause(report)
+
+
+@bench.command()
+def relay(
+    modes: Annotated[str, typer.Option(help="Which of lockstep, paced, flooded.")] = ",".join(MODES),
+    clients: Annotated[str, typer.Option(help="Numbers of clients.")] = "64,256",
+    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="Length of one run.")] = 3.0,
+    repeat: Repeat = 3,
+    as_json: Json = False,
+) -> None:
+    """The head's cost of a streamed token, fed by fake engines."""
+    counts = _numbers("--clients", clients)
+    with Console(stderr=True).status("starting a head") as status:
+        report = uvloop.run(run_relay(modes.split(","), counts, seconds, repeat, status.update))
+    if as_json:
+        _print_json(report)
+    else:
+        _show_relay(report)
+
+
+def _show_relay(report: RelayReport) -> None:
+    table = Table(title="The head's cost of a streamed token (medians)")
+    for name in ("mode", "clients", "CPU µs/token", "spread", "added p50 µs", "added p99 µs", "tokens/write"):
+        table.add_column(name, justify="right")
+    for row in report.rows:
+        cost = (f"{row.cpu_us_per_token:.2f}", f"{row.spread:.0%}")
+        added = (f"{row.added_p50_us:.0f}", f"{row.added_p99_us:.0f}")
+        table.add_row(row.mode, str(row.clients), *cost, *added, f"{row.tokens_per_write:.0f}")
+    console = Console()
+    console.print(table)
+    busiest = max(row.foreign_cores for row in report.rows)
+    console.print(f"everything else on this machine kept up to {busiest:.1f} cores busy meanwhile")
 
 
 def _show_pause(report: PauseReport) -> None:

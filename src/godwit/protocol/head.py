@@ -209,10 +209,10 @@ class HeadRequests:
                     self._refuse(worker, entry, event, verdict)
                     continue
                 self._moves.adopted(entry, now)
-            elif entry.failover is not None:
-                self._moves.recovered(entry, worker, now)
             if fresh is None:
                 continue
+            if entry.failover is not None:
+                self._moves.recovered(entry, worker, fresh.first_index, now)
             entry.last_token_s = now
             if fresh.ids:
                 if not entry.is_dirty:

@@ -140,8 +140,8 @@ class HeadMoves:
         entry.num_moves += 1
         self.feed(entry, Adopted())
 
-    def recovered(self, entry: Entry, worker: WorkerId, now: float) -> None:
-        """The first token after a failover has come."""
+    def recovered(self, entry: Entry, worker: WorkerId, num_output: int, now: float) -> None:
+        """The first token after a failover has come, as output `num_output`."""
         if (lost := entry.failover) is None:
             return
         entry.failover = None
@@ -155,7 +155,7 @@ class HeadMoves:
             lost.reason,
             (),
             0,
-            len(entry.journal.output_ids),
+            num_output,
             now - lost.last_token_s if lost.last_token_s else None,
             now - lost.started_s,
         )
