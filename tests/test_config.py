@@ -1,7 +1,10 @@
 """godwit.toml: defaults, and an error for everything that is wrong in it."""
 
+import json
+from pathlib import Path
+
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from godwit.config import (
     DEFAULT_MODEL,
@@ -114,3 +117,15 @@ def test_only_what_is_missing_is_asked_for() -> None:
 
 def test_insecure_allows_everything() -> None:
     check_listen("head.host", "0.0.0.0", SecuritySettings(insecure=True), serves_clients=True)
+
+
+def test_the_docs_name_every_key_with_its_default() -> None:
+    docs = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text()
+    settings = Settings()
+    for section in ("head", "moves", "worker", "security"):
+        part = docs.split(f"## [{section}]")[1].split("\n## ")[0]
+        for field in fields(getattr(settings, section)):
+            line = next((row for row in part.splitlines() if f"`{field.name}`" in row), None)
+            assert line is not None, f"docs/configuration.md lacks {section}.{field.name}"
+            if isinstance(field.default, int | float | str):
+                assert f"`{json.dumps(field.default)}`" in line, line
