@@ -125,7 +125,8 @@ def test_the_docs_name_every_key_with_its_default() -> None:
     for section in ("head", "moves", "worker", "security"):
         part = docs.split(f"## [{section}]")[1].split("\n## ")[0]
         for field in fields(getattr(settings, section)):
-            line = next((row for row in part.splitlines() if f"`{field.name}`" in row), None)
+            names = ((row.split("|")[1], row) for row in part.splitlines() if row.startswith("| `"))
+            line = next((row for name, row in names if f"`{field.name}`" in name), None)
             assert line is not None, f"docs/configuration.md lacks {section}.{field.name}"
             if isinstance(field.default, int | float | str):
                 assert f"`{json.dumps(field.default)}`" in line, line
