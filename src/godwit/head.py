@@ -14,10 +14,11 @@ from prometheus_client import CollectorRegistry
 
 from godwit.admin import Admin
 from godwit.config import HeadSettings, MoveSettings, Settings, check_listen
-from godwit.errors import ConfigError, LinkError, ProtocolError
+from godwit.errors import ConfigError, LinkError, ProtocolError, UnauthorizedError
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.head import HeadLimits
 from godwit.protocol.messages import (
+    Abandon,
     Alive,
     FromWorker,
     Hello,
@@ -181,7 +182,11 @@ class Hub:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """The route `/link`: a worker joins and stays until its link ends."""
-        link = await accept(request, self._token, self._settings.dead_after_s)
+        try:
+            link = await accept(request, self._token, self._settings.dead_after_s)
+        except UnauthorizedError as error:
+            _log.warning("worker refused", address=request.remote, reason=error.message)
+            raise
         hello = decode_from_worker(await link.receive_first())
         if not isinstance(hello, Hello):
             raise ProtocolError("a link starts with Hello")
@@ -213,7 +218,19 @@ class Hub:
     def _leave(self, worker: WorkerId, reason: str) -> None:
         del self._links[worker]
         _log.info("worker gone", worker=worker, reason=reason)
+        self._abandon_for(worker, reason)
         self.control.gone(worker, reason)
+
+    def _abandon_for(self, source: WorkerId, reason: str) -> None:
+        """Speak for a source that is gone to the destinations of its moves.
+
+        One that the source never reached would wait for the handover until its deadline. One that owns its
+        request already takes no notice.
+        """
+        for entry in self.control.requests:
+            if entry.moving is not None and entry.moving.source == source:
+                abandon = Abandon(entry.moving.move, f"{source}: {reason}")
+                self.send(entry.moving.destination, Relayed(source, abandon))
 
     def _take(self, worker: WorkerId, link: Link, message: FromWorker) -> None:
         if self._links.get(worker) is not link:

@@ -41,7 +41,7 @@ class HeadCluster(Cluster):
             f"dead_after_s = {head.dead_after_s}\n"
         )
         self.url = f"http://127.0.0.1:{self._port}"
-        self.admin = AdminClient(self.url)
+        self.admin = AdminClient(self.url, self.settings.security.admin_key)
         self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
         try:
             await self.start_head()
@@ -66,6 +66,7 @@ class HeadCluster(Cluster):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                env=self._environ(),
             )
         end = time.monotonic() + DEADLINE_S
         while True:
@@ -78,6 +79,16 @@ class HeadCluster(Cluster):
             assert self._head.returncode is None, self.head_log.read_text()
             assert time.monotonic() < end, "the head does not listen"
             await asyncio.sleep(0.05)
+
+    def _environ(self) -> dict[str, str]:
+        """The head's secrets, as an operator would give them."""
+        security = self.settings.security
+        secrets = {
+            "GODWIT_API_KEYS": ",".join(security.api_keys),
+            "GODWIT_JOIN_TOKEN": security.join_token or "",
+            "GODWIT_ADMIN_KEY": security.admin_key or "",
+        }
+        return {**os.environ, **secrets}
 
     def signal_head(self, number: signal.Signals) -> None:
         """Send a signal to the head's process."""

@@ -14,7 +14,7 @@ docs/costs.md, which also says what the formulas leave out.
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Mapping
-from enum import Enum, StrEnum
+from enum import StrEnum
 from itertools import pairwise
 from types import MappingProxyType
 from typing import assert_never
@@ -150,7 +150,7 @@ class MigrationCost(Struct, frozen=True):
         assert_never(method)
 
 
-class TransferWins(Enum):
+class TransferWins(StrEnum):
     """At which context lengths shipping the KV is cheaper than recomputing it."""
 
     NEVER = "never"
@@ -227,7 +227,7 @@ def crossover_tokens(source: Server, destination: Server, cost: MigrationCost) -
 def crossover_table(
     destination: Server, kv_bytes_per_token: float | KvSize, cost: MigrationCost, links: Mapping[str, float]
 ) -> dict[str, Crossover]:
-    """The crossover to `destination` for each link, whose bandwidths are in bytes/s, under the link's name."""
+    """The crossover to `destination` over each link; their bandwidths are in bytes/s."""
     kv = kv_bytes_per_token if isinstance(kv_bytes_per_token, KvSize) else KvSize.linear(kv_bytes_per_token)
     return {
         name: crossover_tokens(Server(destination.prefill_tps, bandwidth, kv), destination, cost)

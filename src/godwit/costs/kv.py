@@ -12,10 +12,11 @@ class KvSize(Struct, frozen=True):
     """KV bytes of the most recent n tokens of a context, as points (tokens, bytes) joined by lines.
 
     Everything that a move ships ends where the context ends: all of it, the tail of a round, the suffix of a
-    split. So its size is a function of its length alone, and for full attention linear. Under a sliding window
-    it is not: only the most recent tokens have KV in the windowed layers, so a token costs more in a short
-    range than in a long one (Gemma 3 270M: 18 kB against 10.6 kB). Beyond the last point the last line goes on.
-    ValueError where there are fewer than two points, the first is not (0, 0), tokens do not rise, or bytes fall.
+    split. So its size depends on its length alone, and for full attention it is linear. Under a sliding
+    window it is not: only the most recent tokens have KV in the windowed layers, so that a token takes more
+    in a short range than in a long one (Gemma 3 270M: 18 kB against 10.6 kB). Beyond the last point the last
+    line goes on. ValueError where the first point is not (0, 0), there is no other, tokens do not rise, or
+    bytes fall.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -26,7 +27,7 @@ class KvSize(Struct, frozen=True):
         for (tokens, size), (next_tokens, next_size) in pairwise(self.points):
             if not (tokens < next_tokens < math.inf and size <= next_size < math.inf):
                 raise ValueError(
-                    f"after {tokens} tokens with {size} bytes cannot come {next_tokens}, {next_size}"
+                    f"after {tokens} tokens with {size} bytes there cannot be {next_tokens} with {next_size}"
                 )
 
     @classmethod
@@ -40,7 +41,7 @@ class KvSize(Struct, frozen=True):
         return cls(((0.0, 0.0), *sorted(points)))
 
     def bytes(self, first: float, last: float) -> float:
-        """Bytes of the tokens [first, last) of a context of `last` tokens; ValueError unless 0 ≤ first ≤ last.
+        """Bytes of tokens [first, last) in a context of `last` tokens; ValueError unless 0 ≤ first ≤ last.
 
         A range further back has lost its window: for it this is an upper bound.
         """

@@ -257,6 +257,8 @@ class HeadRequests:
             return
         if message.code in _TRY_ELSEWHERE:
             self._moves.source_rejected(entry, message.message)
+            if entry.moving is not None:
+                return  # It had the request and handed it over: this answers a Submit that came twice.
             entry.journal.disown()
             self._observer.placement_failed(message.request, worker, message.message)
         else:

@@ -165,6 +165,8 @@ class HeadMoves:
         """`worker`, source or owner, has lost the request: the move decides, or it fails over."""
         if entry.moving is not None and entry.moving.source == worker:
             self.feed(entry, SourceGone())
+        elif entry.moving is not None and entry.moving.is_adopted:
+            self.feed(entry, DestinationFailed(reason))
         is_orphaned = entry.moving is not None and entry.moving.machine.state is CoordinatorState.ORPHANED
         if entry.journal.owner == worker and not is_orphaned:
             self._fail_over(entry, worker, reason)

@@ -7,7 +7,7 @@ import aiohttp
 import structlog
 from aiohttp import web
 
-from godwit.errors import GodwitError, LinkError, ProtocolError
+from godwit.errors import GodwitError, LinkError, ProtocolError, UnauthorizedError
 from godwit.protocol.messages import PeerHello, PeerMessage, Relayed
 from godwit.protocol.wire import decode_from_peer, encode
 from godwit.runtime.link import Link, accept, dial
@@ -38,7 +38,7 @@ class Peers:
         self._on_gone = on_gone
         self._links: dict[WorkerId, Link] = {}
         self._waiting: dict[WorkerId, list[PeerMessage]] = {}
-        self._unreachable_until_s: dict[WorkerId, float] = {}
+        self._unreachable_until_s: dict[str, float] = {}  # by address: a new life of a peer has another
         self._tasks: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
 
@@ -52,7 +52,7 @@ class Peers:
             except LinkError as error:
                 # Its `run` is about to report the loss; the message is lost with the link.
                 _log.info("peer link ended", peer=peer, reason=error.message)
-        elif url is not None and self._unreachable_until_s.get(peer, 0.0) < self._now():
+        elif url is not None and self._unreachable_until_s.get(url, 0.0) < self._now():
             self._waiting[peer] = [message]
             self._spawn(self._dial(peer, url))
         else:
@@ -60,7 +60,11 @@ class Peers:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """The route `/peer`: another worker dials this one."""
-        link = await accept(request, self._token, self._dead_after_s)
+        try:
+            link = await accept(request, self._token, self._dead_after_s)
+        except UnauthorizedError as error:
+            _log.warning("peer refused", address=request.remote, reason=error.message)
+            raise web.HTTPUnauthorized(text=error.message) from error
         hello = decode_from_peer(await link.receive_first())
         if not isinstance(hello, PeerHello):
             raise ProtocolError("a peer link starts with PeerHello")
@@ -97,7 +101,7 @@ class Peers:
         try:
             link = await dial(self._session, url, self._token, self._dead_after_s)
         except GodwitError as error:
-            self._unreachable_until_s[peer] = self._now() + RETRY_DIAL_S
+            self._unreachable_until_s[url] = self._now() + RETRY_DIAL_S
             _log.info("peer cannot be dialled, relaying through the head", peer=peer, reason=error.message)
             for message in self._waiting.pop(peer):
                 self._relay(Relayed(peer, message))

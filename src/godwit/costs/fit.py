@@ -1,0 +1,228 @@
+"""Straight lines through measured points: once with intervals (calibration), and online with little memory.
+
+Least squares and its intervals are the textbook's (Draper and Smith, Applied Regression Analysis, chapter 1);
+the robust line is Theil's and Sen's, the median of the slopes between all pairs of points.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Struct
+from scipy.special import stdtrit  # type: ignore[import-untyped]  # scipy ships no types
+
+from godwit.costs.constants import Constant, Measurement
+
+CONFIDENCE = 0.95
+MIN_POINTS = 3
+_MAX_OUTLIER_SHARE = 0.25
+_OUTLIER_PROBABILITY = 0.001
+_SIGMA_PER_MEDIAN_DEVIATION = 1.4826
+_EXACT = 1e-9
+
+Floats = npt.NDArray[np.float64]
+
+
+class Estimate(Struct, frozen=True):
+    """A fitted value with its 95 % interval, from `n` points."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def measured(self, on: str) -> Constant:
+        """The estimate as a constant that was measured on `on`, say a machine and a date.
+
+        Costs cannot be negative, so what noise put below 0 is cut there.
+        """
+        low, value, high = (max(number, 0.0) for number in (self.low, self.value, self.high))
+        return Constant(value, Measurement(on, self.n, low, high))
+
+
+class Line(Struct, frozen=True):
+    """y = intercept + slope · x."""
+
+    intercept: float
+    slope: float
+
+    def at(self, x: float) -> float:
+        """y at x."""
+        return self.intercept + self.slope * x
+
+
+class AffineFit(Struct, frozen=True):
+    """A fitted line: 95 % intervals, residuals y - line(x) of all points in their order, and their spread.
+
+    `outliers` are the indices of points that were left out; the rest decided everything but their residuals.
+    """
+
+    intercept: Estimate
+    slope: Estimate
+    residuals: tuple[float, ...]
+    residual_std: float
+    outliers: tuple[int, ...] = ()
+
+    @property
+    def line(self) -> Line:
+        """The line without its uncertainty."""
+        return Line(self.intercept.value, self.slope.value)
+
+
+def fit_affine(xs: Sequence[float], ys: Sequence[float]) -> AffineFit:
+    """Least squares; each interval is value ± t(0.975, n - 2) · standard error.
+
+    ValueError where there are fewer than three points, or all of them have the same x.
+    """
+    x, y = _points(xs, ys)
+    return _least_squares(x, y, np.ones(len(x), dtype=np.bool_))
+
+
+def fit_affine_robust(xs: Sequence[float], ys: Sequence[float]) -> AffineFit:
+    """Least squares without outliers, so that one slow move does not spoil a constant.
+
+    Outliers are points as far from the Theil–Sen line as noise puts one point in a thousand; the noise is
+    taken from the median distance. At most a quarter of the points is left out, the farthest first.
+    ValueError as for `fit_affine`.
+    """
+    x, y = _points(xs, ys)
+    line = _theil_sen(x, y)
+    distance = np.abs(y - line.intercept - line.slope * x)
+    # Two of n points always lie on a line's median side, whatever the noise: hence n - 2 as in least squares.
+    sigma = _SIGMA_PER_MEDIAN_DEVIATION * float(np.median(distance)) * (len(x) / (len(x) - 2)) ** 0.5
+    # Student's t, since few points give a poor deviation: 4 of them need 32 of it, 60 of them 3.5.
+    sigmas = float(stdtrit(len(x) - 2, 1 - _OUTLIER_PROBABILITY / 2))
+    limit = max(sigmas * sigma, _EXACT * float(np.abs(y).max()))
+    worst_first = np.argsort(-distance, kind="stable")[: int(len(x) * _MAX_OUTLIER_SHARE)]
+    keep = np.ones(len(x), dtype=np.bool_)
+    keep[worst_first[distance[worst_first] > limit]] = False
+    if np.ptp(x[keep]) == 0:
+        keep[:] = True
+    return _least_squares(x, y, keep)
+
+
+@dataclass(slots=True)
+class OnlineLine:
+    """A line that is refitted to the latest `window` points; `prior` is what is assumed until there are some.
+
+    Costs are never negative and never shrink with x, so neither do they here. Not thread-safe.
+    """
+
+    prior: Line
+    window: int = 64
+    _points: deque[tuple[float, float]] = field(init=False)
+    _line: Line = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.window < MIN_POINTS:
+            raise ValueError(f"a window has at least {MIN_POINTS} points, not {self.window}")
+        self._points = deque(maxlen=self.window)
+        self._line = self.prior
+
+    @property
+    def n(self) -> int:
+        """Points that the line rests on; 0 means that it is the prior."""
+        return len(self._points)
+
+    @property
+    def line(self) -> Line:
+        """The present line."""
+        return self._line
+
+    def add(self, x: float, y: float) -> None:
+        """Take one more point, forget the oldest where the window is full, and fit again."""
+        self._points.append((x, y))
+        xs, ys = zip(*self._points, strict=True)
+        self._line = _cost_line(xs, ys, self.prior)
+
+
+@dataclass(slots=True)
+class OnlineConstant:
+    """The median of the prior and the latest `window` values: the prior has one vote among many.
+
+    From the second value on, one outlier moves it no further than to a neighbouring value. Not thread-safe.
+    """
+
+    prior: float
+    window: int = 64
+    _values: deque[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise ValueError(f"a window has at least 1 value, not {self.window}")
+        self._values = deque(maxlen=self.window)
+
+    @property
+    def n(self) -> int:
+        """Values that the constant rests on; 0 means that it is the prior."""
+        return len(self._values)
+
+    @property
+    def value(self) -> float:
+        """The present constant."""
+        return median((self.prior, *self._values))
+
+    def add(self, value: float) -> None:
+        """Take one more value, and forget the oldest where the window is full."""
+        self._values.append(value)
+
+
+def _points(xs: Sequence[float], ys: Sequence[float]) -> tuple[Floats, Floats]:
+    x, y = np.asarray(xs, dtype=np.float64), np.asarray(ys, dtype=np.float64)
+    if x.shape != y.shape or x.ndim != 1:
+        raise ValueError(f"one y for each x: shapes {x.shape} and {y.shape}")
+    if len(x) < MIN_POINTS:
+        raise ValueError(f"a line with an interval needs at least {MIN_POINTS} points, not {len(x)}")
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise ValueError("points must be finite numbers")
+    if np.ptp(x) == 0:
+        raise ValueError(f"a line needs points at two different x at least, not all at {x[0]:g}")
+    return x, y
+
+
+def _least_squares(x: Floats, y: Floats, keep: npt.NDArray[np.bool_]) -> AffineFit:
+    n, mean_x = int(keep.sum()), float(x[keep].mean())
+    dx = x[keep] - mean_x
+    spread = float(dx @ dx)
+    slope = float(dx @ y[keep]) / spread
+    intercept = float(y[keep].mean()) - slope * mean_x
+    residuals = y - (intercept + slope * x)
+    std = float(residuals[keep] @ residuals[keep] / (n - 2)) ** 0.5
+    t = float(stdtrit(n - 2, (1 + CONFIDENCE) / 2))
+    slope_margin = t * std / spread**0.5
+    intercept_margin = t * std * (1 / n + mean_x**2 / spread) ** 0.5
+    return AffineFit(
+        Estimate(intercept, intercept - intercept_margin, intercept + intercept_margin, n),
+        Estimate(slope, slope - slope_margin, slope + slope_margin, n),
+        tuple(residuals.tolist()),
+        std,
+        tuple(np.flatnonzero(~keep).tolist()),
+    )
+
+
+def _theil_sen(x: Floats, y: Floats) -> Line:
+    first, second = np.triu_indices(len(x), k=1)
+    apart = x[first] != x[second]
+    first, second = first[apart], second[apart]
+    slope = float(np.median((y[second] - y[first]) / (x[second] - x[first])))
+    return Line(float(np.median(y - slope * x)), slope)
+
+
+def _cost_line(xs: Sequence[float], ys: Sequence[float], prior: Line) -> Line:
+    """A robust line with a rising slope and no negative intercept; else the prior, scaled to the points.
+
+    Points that lie close together say nothing about intercept against slope, and a slope taken from their
+    noise would be far off at other x; so until it is surely above 0 both keep the prior's ratio.
+    """
+    if len(xs) >= MIN_POINTS and min(xs) < max(xs):
+        fit = fit_affine_robust(xs, ys)
+        if fit.slope.low > 0:
+            if fit.intercept.value >= 0:
+                return fit.line
+            return Line(0.0, median(y / x for x, y in zip(xs, ys, strict=True) if x > 0))
+    ratios = (y / prior.at(x) for x, y in zip(xs, ys, strict=True) if prior.at(x) > 0)
+    scale = median((1.0, *ratios))
+    return Line(prior.intercept * scale, prior.slope * scale)

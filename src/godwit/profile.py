@@ -1,0 +1,106 @@
+"""A cluster's measured constants as a JSON file: written by whoever measures, read by whoever decides."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from godwit.costs.constants import Constant
+from godwit.costs.crossover import MigrationCost
+from godwit.costs.kv import KvSize
+from godwit.errors import ConfigError
+
+ASSUMED_KV_BYTES_PER_TOKEN = Constant(128_000.0)
+
+
+class _Section(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Base of all sections: an unknown key is an error."""
+
+
+class ModelProfile(_Section, frozen=True):
+    """One model on this hardware: prefill rate (tokens/s) and the size of its KV cache.
+
+    `kv_points` are measured (tokens, bytes) of the most recent tokens, for a KV that is not linear; they then
+    replace `kv_bytes_per_token`. ValueError where either is no possible rate or size.
+    """
+
+    prefill_tps: Constant
+    kv_bytes_per_token: Constant = ASSUMED_KV_BYTES_PER_TOKEN
+    kv_points: tuple[tuple[float, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.prefill_tps.value == 0:
+            raise ValueError("prefill_tps is above 0")
+        _ = self.kv
+
+    @property
+    def kv(self) -> KvSize:
+        """Bytes by range."""
+        if self.kv_points:
+            return KvSize.measured(self.kv_points)
+        return KvSize.linear(self.kv_bytes_per_token.value)
+
+
+class Profile(_Section, frozen=True):
+    """What is known about a cluster; the defaults are what is assumed of one that nobody has measured.
+
+    `bandwidth_bytes_per_s` is the effective rate between two workers, None where it was not measured;
+    `hardware` and `date` are for people.
+    """
+
+    version: Literal[1] = 1
+    hardware: str = ""
+    date: str = ""
+    transfer_overhead_s: Constant = Constant(0.5)
+    recompute_overhead_s: Constant = Constant(0.2)
+    bandwidth_bytes_per_s: Constant | None = None
+    models: dict[Annotated[str, Meta(min_length=1)], ModelProfile] = {}
+
+    def __post_init__(self) -> None:
+        if self.bandwidth_bytes_per_s is not None and self.bandwidth_bytes_per_s.value == 0:
+            raise ValueError("bandwidth_bytes_per_s is above 0")
+
+    @property
+    def cost(self) -> MigrationCost:
+        """The overheads as the cost model takes them."""
+        return MigrationCost(self.transfer_overhead_s.value, self.recompute_overhead_s.value)
+
+
+def parse_profile(text: str | bytes) -> Profile:
+    """A profile from JSON; ConfigError says what is wrong and where."""
+    try:
+        return msgspec.json.decode(text, type=Profile)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `")
+        key = path.rstrip("`").removeprefix("$").removeprefix(".") or "the profile"
+        raise ConfigError(f"{key}: {what[:1].lower()}{what[1:]}") from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"not a profile in JSON: {error}") from error
+
+
+def format_profile(profile: Profile) -> str:
+    """The profile as indented JSON that `parse_profile` reads back unchanged."""
+    # `version` is written although it is the default: a file must say what it is.
+    fields = {"version": profile.version, **msgspec.to_builtins(profile)}
+    return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode() + "\n"
+
+
+def read_profile(path: Path) -> Profile:
+    """The profile in a file; ConfigError where it cannot be read or is wrong."""
+    try:
+        return parse_profile(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: the profile cannot be read: {error.strerror}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}") from error
+
+
+def write_profile(path: Path, profile: Profile) -> None:
+    """Put the profile into a file, whole or not at all; ConfigError where it cannot be written."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(format_profile(profile), encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: the profile cannot be written: {error.strerror}") from error

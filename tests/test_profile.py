@@ -1,0 +1,87 @@
+"""Profiles: read back as written, and what is wrong in one is named."""
+
+from pathlib import Path
+
+import pytest
+
+from godwit.costs.constants import Constant, Measurement
+from godwit.costs.crossover import MigrationCost
+from godwit.errors import ConfigError
+from godwit.profile import ModelProfile, Profile, format_profile, parse_profile, read_profile, write_profile
+
+MEASURED = Measurement("2 × Xeon, 2025-11-30", 24, 0.03, 0.05)
+PROFILE = Profile(
+    hardware="2 × Xeon",
+    date="2025-11-30",
+    transfer_overhead_s=Constant(0.04, MEASURED),
+    bandwidth_bytes_per_s=Constant(4e8),
+    models={
+        "full": ModelProfile(prefill_tps=Constant(150.0), kv_bytes_per_token=Constant(23_000.0)),
+        "windowed": ModelProfile(prefill_tps=Constant(250.0), kv_points=((500, 9e6), (2000, 21e6))),
+    },
+)
+
+
+def test_a_profile_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    write_profile(path, PROFILE)
+    assert read_profile(path) == PROFILE
+    assert [one.name for one in tmp_path.iterdir()] == ["profile.json"]
+
+
+def test_what_nobody_measured_is_assumed() -> None:
+    profile = parse_profile("{}")
+    assert profile.cost == MigrationCost(0.5, 0.2)
+    assert profile.transfer_overhead_s.provenance == "assumed"
+    assert profile.bandwidth_bytes_per_s is None
+
+
+def test_a_profile_gives_what_the_cost_model_takes() -> None:
+    assert PROFILE.cost == MigrationCost(0.04, 0.2)
+    assert PROFILE.models["full"].kv.bytes(0, 1000) == 23e6
+    assert PROFILE.models["windowed"].kv.bytes(0, 1250) == pytest.approx(15e6)
+
+
+def test_a_file_says_its_version() -> None:
+    assert '"version": 1' in format_profile(Profile())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not a profile in JSON"),
+        ("[]", "the profile: expected `object`, got `array`"),
+        ('{"version": 2}', "version: invalid enum value 2"),
+        ('{"hardwear": "x"}', "the profile: object contains unknown field `hardwear`"),
+        ('{"transfer_overhead_s": 0.5}', "transfer_overhead_s: expected `object`"),
+        ('{"transfer_overhead_s": {"value": -1}}', "transfer_overhead_s: a constant is a finite number"),
+        ('{"bandwidth_bytes_per_s": {"value": 0}}', "bandwidth_bytes_per_s is above 0"),
+        ('{"models": {"m": {}}}', "models.*prefill_tps"),
+        ('{"models": {"m": {"prefill_tps": {"value": 0}}}}', "models.*prefill_tps is above 0"),
+        (
+            '{"models": {"m": {"prefill_tps": {"value": 9}, "kv_points": [[9, 5], [10, 4]]}}}',
+            "models.*cannot be 10.0 with 4.0",
+        ),
+        (
+            '{"recompute_overhead_s": {"value": 1, "measured": {"on": "x", "n": 0, "low": 0, "high": 2}}}',
+            "recompute_overhead_s.measured: a measurement has at least one sample",
+        ),
+    ],
+)
+def test_a_wrong_profile_says_where(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_profile(text)
+
+
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.json: the profile cannot be read"):
+        read_profile(tmp_path / "none.json")
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text("{")
+    with pytest.raises(ConfigError, match=r"wrong\.json: not a profile in JSON"):
+        read_profile(wrong)
+    wrong.write_bytes(b'{"date": "\xff"}')
+    with pytest.raises(ConfigError, match=r"wrong\.json: "):
+        read_profile(wrong)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_profile(tmp_path / "no" / "such" / "folder.json", PROFILE)
