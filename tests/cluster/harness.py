@@ -131,6 +131,13 @@ class Cluster(LocalCluster):
         """All that a worker has written."""
         return self.workers[name].log.read_text(encoding="utf-8")
 
+    async def wait_for_log(self, name: str, text: str) -> None:
+        """Wait until a worker has written this; needs no head."""
+        end = time.monotonic() + DEADLINE_S
+        while text not in (log := self.log_of(name)):
+            assert time.monotonic() < end, log
+            await asyncio.sleep(POLL_S)
+
     # --- what clients do ------------------------------------------------------------------------------------
 
     def open(self, body: Mapping[str, Any]) -> Stream:

@@ -44,7 +44,9 @@ class Reference:
         """Free the model."""
         self._runner.close()
 
-    def near_ties(self, body: Mapping[str, Any], index: int, ids: Sequence[TokenId], is_over: bool) -> list[int]:
+    def near_ties(
+        self, body: Mapping[str, Any], index: int, ids: Sequence[TokenId], is_over: bool
+    ) -> list[int]:
         """Where these outputs of choice `index` are not the undisturbed draw but one within rounding of it.
 
         With `is_over` the sequence's end is checked too. AssertionError for a token that rounding does not
@@ -54,22 +56,27 @@ class Reference:
         prompt = self._prompt(choice)
         spec = SequenceSpec(prompt, (), choice.sampling)
         self._runner.open(0, spec)
-        sampler = self._sampler(spec)
-        ties, start, new = [], 0, list(prompt)
-        for place, token in enumerate([*ids, None] if is_over else ids):
+        try:
+            return self._walk(spec, [*ids, None] if is_over else list(ids))
+        finally:
+            self._runner.clear(0)
+
+    def _walk(self, whole: SequenceSpec, outputs: list[TokenId | None]) -> list[int]:
+        sampler = self._sampler(whole)
+        ties, start, new = [], 0, list(whole.prompt_ids)
+        for place, token in enumerate(outputs):
             self._runner.forward([Span(0, start, new, keep_logits=True)])
             drawn = sampler.draw(self._logits)
-            if token is None or drawn is None or drawn.id != token:
-                if not (token is None and drawn is None):
-                    spec = SequenceSpec(prompt, tuple(ids[:place]), choice.sampling)
-                    self._check_tie(spec, token)
-                    ties.append(place)
+            if token != (None if drawn is None else drawn.id):
+                before = tuple(one for one in outputs[:place] if one is not None)
                 sampler.close()
-                sampler = self._sampler(SequenceSpec(prompt, tuple(ids[: place + 1]), choice.sampling))
+                self._check_tie(SequenceSpec(whole.prompt_ids, before, whole.sampling), token)
+                ties.append(place)
+                after = before if token is None else (*before, token)
+                sampler = self._sampler(SequenceSpec(whole.prompt_ids, after, whole.sampling))
             start += len(new)
             new = [] if token is None else [token]
         sampler.close()
-        self._runner.clear(0)
         return ties
 
     def text(self, body: Mapping[str, Any], ids: Sequence[TokenId]) -> str:

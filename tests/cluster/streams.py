@@ -68,8 +68,10 @@ class Stream:
     async def has(self, num_tokens: int) -> str:
         """Wait until so many tokens of each choice have come; returns the request's id."""
         return await self._until(
-            lambda: bool(choices := self.answer.choices)
-            and all(len(one.ids) >= num_tokens for one in choices.values())
+            lambda: (
+                bool(choices := self.answer.choices)
+                and all(len(one.ids) >= num_tokens for one in choices.values())
+            )
         )
 
     async def has_chars(self, num_chars: int) -> str:

@@ -83,7 +83,11 @@ async def test_leaves(client: openai.AsyncOpenAI, real_cluster: Cluster) -> None
     await real_cluster.is_idle()
     for _ in range(2):
         stream = await client.chat.completions.create(
-            model=MODEL, messages=MESSAGES, max_completion_tokens=900, extra_body={"ignore_eos": True}, stream=True
+            model=MODEL,
+            messages=MESSAGES,
+            max_completion_tokens=900,
+            extra_body={"ignore_eos": True},
+            stream=True,
         )
         await anext(aiter(stream))
         assert len((await real_cluster.state()).requests) == 1
@@ -96,7 +100,11 @@ async def test_leaves_right_after_a_move(client: openai.AsyncOpenAI, real_cluste
     """The slot that is freed is the new owner's, and the former owner has none left either."""
     await real_cluster.is_idle()
     stream = await client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, max_completion_tokens=900, extra_body={"ignore_eos": True}, stream=True
+        model=MODEL,
+        messages=MESSAGES,
+        max_completion_tokens=900,
+        extra_body={"ignore_eos": True},
+        stream=True,
     )
     await anext(aiter(stream))
     (running,) = (await real_cluster.state()).requests
@@ -112,6 +120,8 @@ async def test_whole_answer_leaves() -> None:
     async with Cluster(settings(fake(decode_s=0.01), worker=WorkerSettings(slots=2)), 1) as cluster:
         body = {"model": "fake", "prompt": "x", "max_tokens": 3000, "n": 2, "stream": False}
         waiting = cluster.open(body)
-        await cluster.wait_for(lambda status: all(one.num_output > 3 for one in status.requests) and len(status.requests) == 2)
+        await cluster.wait_for(
+            lambda status: all(one.num_output > 3 for one in status.requests) and len(status.requests) == 2
+        )
         await waiting.leave()
         await cluster.has_all_slots()

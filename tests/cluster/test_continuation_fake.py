@@ -1,4 +1,4 @@
-"""Exact continuation on the deterministic engine: a moved answer is equal to the unmoved one in everything."""
+"""Exact continuation on the deterministic engine: a moved answer equals the unmoved one in everything."""
 
 import asyncio
 from typing import Any

@@ -1,9 +1,9 @@
 """Every row of the design's failure table, first half: a worker dies or refuses while a request moves."""
 
-import re
 import signal
 from typing import Any
 
+import msgspec
 import pytest
 
 from godwit.bench.expected import fake_answer, text_of
@@ -44,7 +44,8 @@ def with_missing_model(load_s: float) -> tuple[Settings, dict[str, Settings]]:
 
 def events(cluster: Cluster, worker: str) -> list[str]:
     """What happened to the model "fake" on a worker, by its log."""
-    return re.findall(r"\b(loaded|unloaded)\s+model=fake\b", cluster.log_of(worker))
+    lines = [msgspec.json.decode(line) for line in cluster.log_of(worker).splitlines()]
+    return [line["event"] for line in lines if line.get("model") == "fake"]
 
 
 class TestLoading:
@@ -128,7 +129,7 @@ class TestRounds:
             await cluster.has_all_slots()
 
     async def test_request_ends(self) -> None:
-        """It finishes, is stopped by its stop string, or its client leaves: each while the first round runs."""
+        """It finishes, is stopped by its stop string, or its client leaves, while the first round runs."""
         usual, variants = with_slow_destination()
         async with Cluster(usual, variants=variants) as cluster:
             whole = text_of(fake_answer(LONG_PROMPT, Sampling(0, 60, temperature=0))[0])
@@ -193,6 +194,20 @@ class TestAfterTheHandover:
             assert (await move).outcome == "done"
             await check_whole(stream, body())
             assert await cluster.outcomes(stream.request) == [("stop", "done")]
+            await cluster.has_all_slots()
+
+    async def test_source_dies_with_its_last_words(self) -> None:
+        """It has told the head of the handover; whether the destination heard of it is a matter of luck."""
+        usual, variants = with_slow_destination()
+        async with Cluster(usual, variants=variants) as cluster:
+            stream = await cluster.started(body(), 5)
+            move = cluster.begin_move(stream.request, "w2", live=False)
+            await cluster.move_state(stream.request, "handed over")
+            await cluster.kill("w1")
+            has_arrived = (await move).outcome == "done"
+            await check_whole(stream, body())
+            lost = [("stop", "failed"), ("failover", "done")]
+            assert await cluster.outcomes(stream.request) == ([("stop", "done")] if has_arrived else lost)
             await cluster.has_all_slots()
 
     async def test_source_dies_once_the_destination_has_begun(self) -> None:

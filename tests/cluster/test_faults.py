@@ -1,6 +1,5 @@
 """The failure table, second half: the scheduler, the head, the network and the engine fail."""
 
-import asyncio
 import signal
 from pathlib import Path
 from typing import Any
@@ -128,16 +127,9 @@ class TestHead:
         async with HeadCluster(usual, tmp_path) as cluster:
             stream = await cluster.started(body(max_tokens=3000), 5)
             cluster.signal_head(signal.SIGSTOP)
-            await wait_for_log(cluster, "w1", "link to the head ended")
-            await wait_for_log(cluster, "w2", "link to the head ended")
+            await cluster.wait_for_log("w1", "link to the head ended")
+            await cluster.wait_for_log("w2", "link to the head ended")
             cluster.signal_head(signal.SIGCONT)
             await cluster.wait_for(lambda status: len(status.workers) == 2)
             await stream.leave()
             await cluster.has_all_slots()
-
-
-async def wait_for_log(cluster: Cluster, worker: str, text: str) -> None:
-    """Wait until a worker has written this."""
-    async with asyncio.timeout(30):
-        while text not in cluster.log_of(worker):
-            await asyncio.sleep(0.05)

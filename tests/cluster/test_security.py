@@ -18,7 +18,9 @@ from tests.cluster.headprocess import HeadCluster, free_port
 
 pytestmark = pytest.mark.anyio
 
-SECURITY = SecuritySettings(api_keys=("client-key-1", "client-key-2"), join_token="join-me", admin_key="admin-key")
+SECURITY = SecuritySettings(
+    api_keys=("client-key-1", "client-key-2"), join_token="join-me", admin_key="admin-key"
+)
 BEARER = {"Authorization": f"Bearer {SECURITY.admin_key}"}
 
 
@@ -63,7 +65,9 @@ async def test_api_keys(guarded: HeadCluster) -> None:
 async def test_admin_key(guarded: HeadCluster, method: str, path: str) -> None:
     """Every admin route wants the admin key; a client's key is none."""
     for headers in ({}, {"Authorization": "Bearer client-key-1"}, {"Authorization": "Bearer join-me"}):
-        async with guarded.session.request(method, f"{guarded.url}/admin/{path}", headers=headers) as response:
+        async with guarded.session.request(
+            method, f"{guarded.url}/admin/{path}", headers=headers
+        ) as response:
             assert response.status == 401
             assert "admin key" in (await response.json())["error"]["message"]
 

@@ -1,4 +1,4 @@
-"""What can happen in the world, each chosen by two numbers, so that a schedule is a list that can be shrunk."""
+"""What can happen in the world, each chosen by two numbers, so that a schedule can be shortened."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -35,7 +35,7 @@ class Actions:
     # --- normal life ----------------------------------------------------------------------------------------
 
     def nothing(self, x: int, y: int) -> None:
-        """What a schedule shrinks to."""
+        """Time for something else to come first."""
 
     def start(self, x: int, y: int) -> None:
         self.num_started += 1

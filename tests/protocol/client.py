@@ -10,7 +10,7 @@ from tests.protocol.engine import piece
 
 @dataclass
 class Client:
-    """Implements `ports.Sink` and checks every call against the unmoved run and the order that it promises."""
+    """Implements `ports.Sink`; checks every call against the unmoved run and the promised order."""
 
     request: RequestId
     expected_ids: list[TokenId]
@@ -24,6 +24,7 @@ class Client:
     on_end: Callable[[], None] = lambda: None
 
     def accepted(self, prompt_ids: Sequence[TokenId]) -> None:
+        assert prompt_ids
         assert not self.ids and self.outcome is None and self.num_accepted == 0
         self.num_accepted += 1
 

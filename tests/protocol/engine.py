@@ -1,4 +1,4 @@
-"""An engine without a thread or a model: the test says when it steps; each token is a hash of all before it."""
+"""An engine without a thread or a model: the test steps it, and each token is a hash of all before it."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -10,8 +10,8 @@ from godwit.types import ChatMessage, ModelInfo, RequestId, Sampling, Token, Tok
 
 NUM_VOCAB = 1000
 CHUNK_TOKENS = 4
-FORBIDDEN_SEED = 666
-"""A request with this seed is one that no engine here can serve."""
+FORBIDDEN_SEED = 685
+"""Stands for sampling that an engine may refuse."""
 
 
 def next_token(tokens: Sequence[TokenId], sampling: Sampling) -> TokenId | None:
@@ -39,12 +39,12 @@ def unmoved_run(prompt_ids: Sequence[TokenId], sampling: Sampling) -> tuple[list
 
 @dataclass
 class Slot:
-    """One slot: what the engine knows and has computed. `round_first` is None between rounds."""
+    """What the engine knows and has computed; `round` is the first token and the end of an open one."""
 
     spec: SequenceSpec
     tokens: list[TokenId]
     num_computed: int = 0
-    round_first: int | None = 0
+    round: tuple[int, int] | None = None
     is_generating: bool = False
     is_ended: bool = False
     hold_at: int | None = None
@@ -56,11 +56,13 @@ class Slot:
 
 @dataclass
 class StepEngine:
-    """Implements `ports.Engine`: commands wait for the next step, events for whoever takes them to the worker."""
+    """Implements `ports.Engine`: commands wait for the next step, events for `Node.take_report`."""
 
     info: ModelInfo
     slots: int
     reports: list[list[EngineEvent]] = field(default_factory=list)
+    refuses_forbidden_seed: bool = False
+    num_computed: int = 0
     num_steps: int = 0
     step_started_s: float | None = None
     _sequences: dict[RequestId, Slot] = field(default_factory=dict)
@@ -104,7 +106,7 @@ class StepEngine:
         return piece(token)
 
     def check(self, sequence: SequenceSpec) -> None:
-        if sequence.sampling.seed == FORBIDDEN_SEED:
+        if self.refuses_forbidden_seed and sequence.sampling.seed == FORBIDDEN_SEED:
             raise BadRequestError("this engine cannot draw so")
 
     # --- commands -------------------------------------------------------------------------------------------
@@ -118,20 +120,21 @@ class StepEngine:
             raise NoFreeSlotError("all slots are taken")
         self._taken.add(request)
         opened = Slot(sequence, [*sequence.prompt_ids, *sequence.output_ids])
+        opened.round = (0, len(opened.tokens))
         self._commands.append(lambda: self._sequences.__setitem__(request, opened))
 
     def append(self, request: RequestId, ids: Sequence[TokenId]) -> None:
         def act(one: Slot) -> None:
             assert not one.is_generating, "tokens were appended to a request that generates"
             one.tokens.extend(ids)
-            if one.round_first is None:
-                one.round_first = one.num_computed
+            if one.round is None:
+                one.round = (one.num_computed, len(one.tokens))
 
         self._command(request, act)
 
     def generate(self, request: RequestId) -> None:
         def act(one: Slot) -> None:
-            one.is_generating, one.hold_at, one.round_first = True, None, None
+            one.is_generating, one.hold_at, one.round = True, None, None
             self._stop_where_due(request, one)
 
         self._command(request, act)
@@ -190,15 +193,18 @@ class StepEngine:
             self._events = []
 
     def _advance(self, request: RequestId, one: Slot) -> None:
-        one.num_computed = min(len(one.tokens), one.num_computed + CHUNK_TOKENS)
-        if one.num_computed < len(one.tokens):
-            return
-        if not one.is_generating:
-            if one.round_first is not None:
-                num_round = one.num_computed - one.round_first
-                self._events.append(Computed(request, one.num_computed, num_round, 0.5))
-                one.round_first = None
-            return
+        target = len(one.tokens) if one.is_generating else one.round[1] if one.round else one.num_computed
+        num_new = min(target - one.num_computed, CHUNK_TOKENS)
+        one.num_computed += num_new
+        self.num_computed += num_new
+        if one.round is not None and one.num_computed == one.round[1]:
+            first, end = one.round
+            self._events.append(Computed(request, end, end - first, 0.5))
+            one.round = (end, len(one.tokens)) if len(one.tokens) > end else None
+        if one.is_generating and one.num_computed == len(one.tokens):
+            self._draw(request, one)
+
+    def _draw(self, request: RequestId, one: Slot) -> None:
         token = next_token(one.tokens, one.spec.sampling)
         if token is None:
             self._end(request, one, "stop")

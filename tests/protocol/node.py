@@ -1,4 +1,4 @@
-"""One worker in the world: the real WorkerRequests over step engines, and loads that end when the test says."""
+"""One worker in the world: the real WorkerRequests, step engines, and loads that the test ends."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -104,7 +104,7 @@ class Node:
             engine.step()
 
     def take_report(self) -> None:
-        """Give the worker the oldest report of each engine, as its event loop does some time after the step."""
+        """Give the worker each engine's oldest report, as its event loop does some time after the step."""
         for engine in list(self.instances.engines.values()):
             if not engine.reports:
                 continue

@@ -3,14 +3,15 @@
 from collections.abc import Callable
 
 from godwit.protocol.coordinator import CoordinatorState
-from godwit.protocol.messages import MoveLimits
+from godwit.protocol.messages import Message, MoveLimits
+from godwit.types import WorkerId
 from tests.protocol.checks import check_always, check_at_rest, settle
 from tests.protocol.client import Client
-from tests.protocol.world import LIMITS, World
+from tests.protocol.world import LIMITS, Link, World, decode
 
 MAX_ROUNDS = 60
-LONG = 28
-"""Tokens of a request that lasts longer than any move; with seed 3 nothing ends it before."""
+LONG, LONG_SEED = 48, 671
+"""Tokens of a request that lasts longer than any move; with this seed nothing ends it before."""
 
 
 def two_workers(**kwargs: int) -> World:
@@ -21,9 +22,9 @@ def two_workers(**kwargs: int) -> World:
     return world
 
 
-def running_on_a(world: World, num_tokens: int = 3) -> Client:
+def running_on_a(world: World, num_tokens: int = 3, seed: int = LONG_SEED) -> Client:
     """Request r1, with some tokens out, on a."""
-    client = world.start("r1", LONG, seed=3)
+    client = world.start("r1", LONG, seed)
     run_until(world, lambda: len(client.ids) >= num_tokens)
     assert world.owner("r1") == "a"
     return client
@@ -77,3 +78,9 @@ def finishes(world: World, client: Client) -> None:
     settle(world)
     check_at_rest(world)
     assert client.outcome == "finished", client.error
+
+
+def sent(world: World, sender: WorkerId, receiver: WorkerId, kind: type[Message]) -> tuple[Link, bytes]:
+    """The last frame of that kind that was delivered between the two."""
+    link = (sender, receiver)
+    return link, [f for one, f in world.delivered if one == link and isinstance(decode(link, f), kind)][-1]

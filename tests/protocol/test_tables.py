@@ -147,7 +147,9 @@ def test_every_row_has_its_line_for_the_docs(table: Table[Any]) -> None:
 
 
 def test_a_row_that_leads_elsewhere_than_it_says_breaks_the_machine() -> None:
-    row = Row((DestinationState.PREPARED,), lambda d, _: (Destination(0.0, state=DestinationState.OWNER), ()), "x")
+    row = Row(
+        (DestinationState.PREPARED,), lambda _d, _e: (Destination(0.0, state=DestinationState.OWNER), ()), "x"
+    )
     table = Table(
         "wrong", DestinationState, (ev.Tick,), frozenset(), {(DestinationState.PREPARED, ev.Tick): row}
     )

@@ -1,4 +1,4 @@
-"""A whole cluster in one thread: the real Control, real workers, and links whose every frame is the test's."""
+"""A whole cluster in one thread: the real Control, real workers, links whose every frame is the test's."""
 
 from collections import deque
 from collections.abc import Callable
@@ -45,6 +45,7 @@ from tests.protocol.words import describe
 
 HEAD = WorkerId("head")
 MODEL = ModelName("m")
+NUM_PROMPT = 7
 PREPARE_TIMEOUT_S, MOVE_TIMEOUT_S, PLACEMENT_TIMEOUT_S = 10.0, 10.0, 30.0
 LIMITS = MoveLimits(timeout_s=MOVE_TIMEOUT_S, patience_rounds=3)
 
@@ -58,7 +59,8 @@ class World:
 
     def __init__(self, max_failovers: int = 20) -> None:
         self.now = 100.0
-        self.tell: Callable[[str, str], None] = lambda who, what: None
+        self.tell: Callable[[str, str], None] = lambda _who, _what: None
+        self.actor = ""
         self.nodes: dict[WorkerId, Node] = {}
         self.queues: dict[Link, deque[Frame]] = {}
         self.frozen: set[Link] = set()
@@ -84,9 +86,7 @@ class World:
 
     # --- workers and links ----------------------------------------------------------------------------------
 
-    def join(
-        self, name: str, *, slots: int = 2, is_loaded: bool = True, digest: str = "weights"
-    ) -> None:
+    def join(self, name: str, *, slots: int = 2, is_loaded: bool = True, digest: str = "weights") -> None:
         """Start a worker (a new life, if it had one) and connect it."""
         worker = WorkerId(name)
         self._incarnation += 1
@@ -154,6 +154,7 @@ class World:
 
     def head_loses(self, name: str) -> None:
         """The head gives a silent worker up; frames from it are kept for `replay_old`."""
+        self._say(HEAD, f"gives {name} up")
         worker = WorkerId(name)
         queue = self.queue(worker, HEAD)
         self.old_frames.setdefault(worker, []).extend(frame for frame in queue if frame is not None)
@@ -164,6 +165,7 @@ class World:
 
     def worker_loses_head(self, name: str) -> None:
         """The worker finds its link to the head dead."""
+        self._say(name, "gives its head up")
         node = self.nodes[WorkerId(name)]
         if node.is_linked:
             node.is_linked = False
@@ -176,18 +178,17 @@ class World:
             if WorkerId(name) in self.control.members and not isinstance(
                 message, Hello | Alive | Left | Relayed
             ):
+                self._say(HEAD, f"<- {name}, from before: {describe(message)}")
                 self.control.on_worker(WorkerId(name), message)
                 self._flush()
 
     # --- requests -------------------------------------------------------------------------------------------
 
-    def start(
-        self, name: str, max_tokens: int = 20, seed: int = 1, prompt: Prompt | None = None
-    ) -> Client:
+    def start(self, name: str, max_tokens: int = 20, seed: int = 1, prompt: Prompt | None = None) -> Client:
         """A client asks for up to `max_tokens` tokens."""
         request = RequestId(name)
         sampling = Sampling(seed=seed, max_tokens=max_tokens)
-        prompt = prompt or TokenPrompt(tuple(range(1, 8)))
+        prompt = prompt or TokenPrompt(tuple(range(1, NUM_PROMPT + 1)))
         assert isinstance(prompt, TokenPrompt)
         client = Client(
             request, *unmoved_run(prompt.ids, sampling), lambda what: self.tell(f"client {name}", what)
@@ -233,7 +234,7 @@ class World:
         link = WorkerId(sender), WorkerId(receiver)
         frame = self.queue(*link).popleft()
         if frame is None:
-            self.tell(receiver, f"lost its link to {sender}")
+            self._say(receiver, f"lost its link to {sender}")
             self._lost(*link)
         else:
             self.deliver_frame(link, frame)
@@ -252,7 +253,7 @@ class World:
         if sender != HEAD:
             message = wire.decode_from_peer(frame)
             assert not isinstance(message, PeerHello)
-            self.tell(receiver, f"{sender}: {describe(message)}")
+            self._say(receiver, f"<- {sender}: {describe(message)}")
             node.requests.on_peer(sender, message)
         elif node.is_linked:
             self._from_head(node, wire.decode_from_head(frame))
@@ -261,7 +262,7 @@ class World:
         """Let a worker's engines step, and the worker hear of it."""
         node = self.nodes[WorkerId(name)]
         if node.is_up:
-            self.tell(name, "engine step")
+            self.actor = name
             node.step()
             node.take_report()
 
@@ -270,9 +271,9 @@ class World:
         self.now += seconds
         for node in self.nodes.values():
             if node.is_up and node.is_linked:
-                self.tell(node.name, f"tick {self.now:g}")
+                self.actor = node.name
                 node.requests.tick(self.now)
-        self.tell(HEAD, f"tick {self.now:g}")
+        self.actor = HEAD
         self.control.tick()
         self._flush()
 
@@ -290,6 +291,7 @@ class World:
         for _ in range(rounds):
             self.deliver_all()
             for node in self.nodes.values():
+                self.actor = node.name
                 if node.is_up:
                     for model in list(node.instances.loading):
                         node.instances.finish_load(model)
@@ -330,7 +332,7 @@ class World:
         message = wire.decode_from_worker(frame)
         if sender not in self.control.members:
             return
-        self.tell(HEAD, f"{sender}: {describe(message)}")
+        self._say(HEAD, f"<- {sender}: {describe(message)}")
         match message:
             case Relayed():
                 self._send_worker(message.peer, Relayed(sender, message.message))
@@ -342,7 +344,7 @@ class World:
                 self.control.on_worker(sender, message)
 
     def _from_head(self, node: Node, message: FromHead) -> None:
-        self.tell(node.name, f"head: {describe(message)}")
+        self._say(node.name, f"<- head: {describe(message)}")
         match message:
             case Load():
                 node.instances.load(message.model, lambda _: None)
@@ -358,6 +360,10 @@ class World:
                 raise AssertionError("the world sends none")
             case _:
                 node.requests.on_head(message)
+
+    def _say(self, who: str, what: str) -> None:
+        self.actor = who
+        self.tell(who, what)
 
     def _flush(self) -> None:
         self.control.requests.flush()

@@ -6,13 +6,17 @@ from godwit.ports import SequenceSpec
 from godwit.types import ModelName, Sampling, Token
 
 
-def fake_answer(prompt: str, sampling: Sampling, options: FakeOptions | None = None) -> tuple[list[Token], str]:
+def fake_answer(
+    prompt: str, sampling: Sampling, options: FakeOptions | None = None
+) -> tuple[list[Token], str]:
     """The output tokens and the finish reason for a prompt of text, however often the request moves."""
     options = options or FakeOptions()
     ids = list(prompt.encode())
     context_tokens = len(ids) + sampling.max_tokens
     info = fake_info(ModelName("fake"), 1, context_tokens, options, is_loaded=True)
-    runner = FakeRunner(info, 1, FakeOptions(eos_after=options.eos_after, eos_probability=options.eos_probability))
+    runner = FakeRunner(
+        info, 1, FakeOptions(eos_after=options.eos_after, eos_probability=options.eos_probability)
+    )
     runner.open(0, SequenceSpec(tuple(ids), (), sampling))
     start, output = 0, list[Token]()
     while len(output) < sampling.max_tokens:

@@ -1,4 +1,4 @@
-"""`godwit bench soak`: random load, moves and kills for minutes; nothing may break, grow or be left behind."""
+"""`godwit bench soak`: random load, moves and kills for minutes; nothing may break, grow or stay behind."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ MAX_GROWTH = 1.3
 
 
 class Memory(Struct, frozen=True):
-    """Resident bytes of one process once it was warm, and at the end; a restarted worker's are its last life's."""
+    """Resident bytes of one process when warm and at the end; a restarted worker's are its last life's."""
 
     name: str
     warm_bytes: int
@@ -59,9 +59,7 @@ class SoakReport(Struct, frozen=True):
     processes_leaked: int
 
 
-async def run_soak(
-    minutes: float, *, seed: int, workers: int, progress: Callable[[str], None]
-) -> SoakReport:
+async def run_soak(minutes: float, *, seed: int, workers: int, progress: Callable[[str], None]) -> SoakReport:
     """Run it; `progress` gets a line now and then. The fake engine makes every stream's content known."""
     pids: list[int] = []
     async with LocalCluster(_settings(), workers) as cluster, aiohttp.ClientSession() as session:

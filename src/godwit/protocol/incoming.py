@@ -158,7 +158,7 @@ class DestinationMoves:
             self._feed(incoming, AbortOrdered())
 
     def fence(self, request: RequestId, epoch: Epoch) -> None:
-        """A later epoch of the request begins here: its earlier moves are over, whether the head said so or not."""
+        """A later epoch of the request begins here: its earlier moves are over."""
         for incoming in list(self._by_move.values()):
             if incoming.order.request == request and incoming.order.epoch < epoch:
                 self._feed(incoming, AbortOrdered())
@@ -232,7 +232,7 @@ class DestinationMoves:
             self._unload_unless_wanted(incoming.order.model)
 
     def _unload_unless_wanted(self, model: ModelName) -> None:
-        """Drop a model that was loaded for a move that is off, unless it serves or another move waits for it."""
+        """Drop a model whose move is off, unless it serves, or another move waits for it."""
         engine = self._instances.get(model)
         if engine is not None and engine.free_slots == engine.slots and not self.num_reserved(model):
             self._instances.unload(model)

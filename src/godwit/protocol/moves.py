@@ -99,9 +99,7 @@ class HeadMoves:
         timeout_s = self._prepare_timeout_s + 2 * limits.timeout_s
         self._send(destination, Prepare(move, entry.request, epoch, entry.model, source, timeout_s))
 
-    def on_worker(
-        self, entries: Mapping[RequestId, Entry], worker: WorkerId, message: MoveReport
-    ) -> None:
+    def on_worker(self, entries: Mapping[RequestId, Entry], worker: WorkerId, message: MoveReport) -> None:
         """Take a report on a move from the end that it is about; any other worker's is ignored."""
         entry = next((e for e in entries.values() if e.moving and e.moving.move == message.move), None)
         if entry is None or entry.moving is None:

@@ -26,7 +26,7 @@ class Running:
 
     @property
     def sequence(self) -> RequestId:
-        """The engine's name for it: reports of an earlier epoch's sequence, however late, are not of this one."""
+        """The engine's name for it: late reports of an earlier epoch's sequence are not of this one."""
         return RequestId(f"{self.request}@{self.epoch}")
 
     @property

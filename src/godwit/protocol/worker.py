@@ -175,7 +175,7 @@ class WorkerRequests:
         self._send_head(Accepted(order.request, order.epoch, ids))
 
     def _fence(self, request: RequestId, epoch: Epoch) -> bool:
-        """End what is left here of a request's earlier epochs; False where `epoch` itself has begun or is past."""
+        """End what is left of a request's earlier epochs; False where `epoch` has begun here or is past."""
         running = self._running.get(request)
         if running is not None and running.epoch >= epoch:
             return False
