@@ -22,7 +22,7 @@ from godwit.router.text import TextStream
 from godwit.types import ChatPrompt, ModelName, TextPrompt, TokenId
 
 NOISE = 0.02  # standard deviation of the logits' rounding; the largest that was seen is 0.05
-NUM_TRIALS = 400
+NUM_TRIALS = 200
 
 
 class Reference:

@@ -10,7 +10,7 @@ from godwit.errors import GodwitError, InvariantBrokenError
 from tests.protocol.actions import FAULTS, NORMAL, UNREAL, Action, Actions
 from tests.protocol.checks import check_always, check_at_rest, settle
 
-NUM_EXAMPLES = int(os.environ.get("GODWIT_EXAMPLES", "1000"))
+NUM_EXAMPLES = int(os.environ.get("GODWIT_EXAMPLES", "600"))
 """More of them look harder: GODWIT_EXAMPLES=5000 pytest tests/protocol/test_any_schedule.py."""
 LENGTH = 120
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from godwit.ports import Sink
-from godwit.protocol.coordinator import Coordinator
+from godwit.protocol.coordinator import Coordinator, CoordinatorState
 from godwit.protocol.journal import Journal
 from godwit.types import ModelName, MoveId, Prompt, RequestId, Round, Sampling, WorkerId
 
@@ -77,6 +77,11 @@ class Entry:
     num_failovers: int = 0
     num_moves: int = 0
     is_dirty: bool = False
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether its source is gone after the handover, so that only the destination may have it."""
+        return self.moving is not None and self.moving.machine.state is CoordinatorState.ORPHANED
 
     @property
     def state(self) -> str:

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from godwit.errors import GodwitError, InvariantBrokenError, UnavailableError
 from godwit.ports import Clock
-from godwit.protocol.coordinator import COORDINATOR, Coordinator, CoordinatorState
+from godwit.protocol.coordinator import COORDINATOR, Coordinator
 from godwit.protocol.entry import Entry, Failover, MoveRecord, Moving
 from godwit.protocol.events import (
     Adopted,
@@ -165,8 +165,7 @@ class HeadMoves:
             self.feed(entry, SourceGone())
         elif entry.moving is not None and entry.moving.is_adopted:
             self.feed(entry, DestinationFailed(reason))
-        is_orphaned = entry.moving is not None and entry.moving.machine.state is CoordinatorState.ORPHANED
-        if entry.journal.owner == worker and not is_orphaned:
+        if entry.journal.owner == worker and not entry.is_orphaned:
             self._fail_over(entry, worker, reason)
 
     def source_rejected(self, entry: Entry, reason: str) -> None:

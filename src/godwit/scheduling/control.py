@@ -150,7 +150,8 @@ class Control:
         self._events.clear()
         for entry in self.requests:
             # Those that run need no place, but a worker that has not accepted one may still refuse it.
-            self.queued(entry.request, entry.model, frozenset(), bool(entry.journal.output_ids))
+            if not entry.is_orphaned:
+                self.queued(entry.request, entry.model, frozenset(), bool(entry.journal.output_ids))
         for worker, member in self.members.items():
             self._events.append(self._join_event(worker))
             if member.is_draining:
@@ -181,7 +182,7 @@ class Control:
             member.hello.slots,
             member.hello.device_bytes,
             tuple(member.models.values()),
-            placed([e for e in self.requests if e.journal.owner == worker]),
+            placed([e for e in self.requests if e.journal.owner == worker and not e.is_orphaned]),
             placed([e for e in self.requests if e.moving and e.journal.candidate == worker]),
         )
 
@@ -239,7 +240,9 @@ class Control:
             case events.Leave():
                 self.send(decision.worker, messages.Leave("drained"))
             case events.Interrupt():
-                self.requests.interrupt(decision.request, f"{decision.worker} had to leave")
+                entry = self.requests.get(decision.request)
+                if entry is not None and entry.journal.owner == decision.worker:
+                    self.requests.interrupt(decision.request, f"{decision.worker} had to leave")
 
     def _move(self, decision: events.Move) -> None:
         entry = self.requests.get(decision.request)

@@ -1,0 +1,36 @@
+"""docs/architecture.md has the tables as they are, and names tests that exist; GODWIT_REWRITE=1 renews it."""
+
+import os
+import re
+from pathlib import Path
+
+from godwit.protocol.coordinator import COORDINATOR
+from godwit.protocol.diagram import TABLES, mermaid, render
+from tests.protocol import test_failure_table
+
+PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
+BEGIN, END = "<!-- tables: begin -->\n", "<!-- tables: end -->"
+
+
+def test_the_page_has_the_tables_as_they_are() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    wanted = f"{before}{BEGIN}\n{render()}\n\n{END}{after}"
+    if os.environ.get("GODWIT_REWRITE"):
+        PAGE.write_text(wanted, encoding="utf-8")
+    assert text == wanted or os.environ.get("GODWIT_REWRITE")
+
+
+def test_every_row_of_the_failure_table_names_its_test_and_every_test_has_a_row() -> None:
+    named = set(re.findall(r"`(test_\w+)` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    there = {name for name in vars(test_failure_table) if name.startswith("test_")}
+    assert named == there
+
+
+def test_a_diagram_has_every_state_and_every_change_of_it() -> None:
+    diagram = mermaid(COORDINATOR)
+    assert "moving --> handed_over: SourceStopped" in diagram
+    for table in TABLES:
+        for state in table.states:
+            assert f"as {state.name.lower()}\n" in mermaid(table)
