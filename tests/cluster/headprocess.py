@@ -30,6 +30,7 @@ class HeadCluster(Cluster):
 
     def __init__(self, settings: Settings, folder: Path, num_workers: int = 2) -> None:
         super().__init__(settings, num_workers)
+        self.logs = folder
         self.head_log = folder / "head.log"
         self._config = folder / "godwit.toml"
         self._port = free_port()

@@ -51,7 +51,7 @@ class ContextRow(Struct, frozen=True):
 
 
 class PauseReport(Struct, frozen=True):
-    """All rows; `live_pause_longest_over_shortest` compares the medians at the longest and shortest context."""
+    """All rows; `live_pause_longest_over_shortest` is a ratio of medians, longest to shortest context."""
 
     engine: str
     model: str
