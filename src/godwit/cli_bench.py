@@ -12,6 +12,7 @@ from rich.table import Table
 
 from godwit.bench.pause import PauseReport, Spread, run_pause
 from godwit.bench.relay import MODES, RelayReport, run_relay
+from godwit.bench.soak import run_soak
 from godwit.demo import demo as run_demo_command
 from godwit.errors import ConfigError
 
@@ -68,6 +69,25 @@ def relay(
         _print_json(report)
     else:
         _show_relay(report)
+
+
+@bench.command()
+def soak(
+    minutes: Annotated[float, typer.Option(min=0.1, max=24 * 60, help="How long.")] = 10.0,
+    workers: Annotated[int, typer.Option(min=2, max=32, help="How many workers.")] = 3,
+    seed: Annotated[int, typer.Option(help="Decides the load, the moves and the kills.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Random load with a move every second and a SIGKILL every 20 s: nothing may break, grow or leak."""
+    with Console(stderr=True).status("starting the workers") as status:
+        report = uvloop.run(run_soak(minutes, seed=seed, workers=workers, progress=status.update))
+    if as_json:
+        _print_json(report)
+    else:
+        for name, value in msgspec.to_builtins(report).items():
+            print(f"{name}: {value}")
+    if not report.ok:
+        raise typer.Exit(1)
 
 
 def _show_relay(report: RelayReport) -> None:

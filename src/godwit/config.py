@@ -71,6 +71,7 @@ class WorkerSettings(_Section, frozen=True):
     device_bytes: Count | None = None
     prefill_chunk: Annotated[int, Meta(ge=1, le=4096)] = 64
     stall_after_s: Seconds = 30.0
+    dead_after_s: Seconds = 5.0
     peer_host: Text = "127.0.0.1"
     peer_port: Port = 0
 

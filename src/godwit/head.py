@@ -212,7 +212,7 @@ class Hub:
         self._links[worker] = link
         self._incarnations[worker] = hello.incarnation
         _log.info("worker joined", worker=worker, incarnation=hello.incarnation)
-        self.send(worker, Welcome(self._settings.heartbeat_s, self._settings.dead_after_s))
+        self.send(worker, Welcome(self._settings.heartbeat_s))
         self.control.joined(hello)
 
     def _leave(self, worker: WorkerId, reason: str) -> None:

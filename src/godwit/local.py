@@ -1,6 +1,7 @@
 """A whole cluster on this machine: a head in this process, workers in processes of their own."""
 
 import asyncio
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -36,6 +37,7 @@ class LocalCluster:
     ) -> None:
         self.settings = settings
         self.names = [f"w{number}" for number in range(1, num_workers + 1)]
+        self._has_own_logs = logs is None
         self.logs = logs or Path(tempfile.mkdtemp(prefix="godwit-"))
         self.workers: dict[str, WorkerProcess] = {}
         self._on_wait = on_wait
@@ -64,6 +66,8 @@ class LocalCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stop()
+        if self._has_own_logs and error is None:
+            shutil.rmtree(self.logs, ignore_errors=True)
 
     async def start(self, name: str) -> None:
         """Start a worker's process, or a new life of one that has ended; returns before it has joined."""

@@ -54,10 +54,11 @@ class Held(Struct, frozen=True, gc=False):
 
 
 class Failed(Struct, frozen=True, gc=False):
-    """The engine cannot go on with one request (or, with request None, at all)."""
+    """The engine cannot go on with one request, or (None) with any request of `model`."""
 
     request: RequestId | None
     message: str
+    model: ModelName | None = None
 
 
 EngineEvent = Generated | Ended | Computed | Held | Failed

@@ -184,7 +184,7 @@ class StepEngine:
         if request is not None and request in self._sequences:
             self._sequences[request].is_ended = True
         self._is_broken |= request is None
-        self._events.append(Failed(request, "out of order"))
+        self._events.append(Failed(request, "out of order", self.info.name if request is None else None))
         self._report()
 
     def _report(self) -> None:

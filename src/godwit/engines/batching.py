@@ -147,7 +147,7 @@ class BatchingEngine:
             _log.exception("engine failed", model=self.info.name)
             with self._guard:
                 self._failure = f"the engine failed: {error}"
-            self._events.append(Failed(None, self._failure))
+            self._events.append(Failed(None, self._failure, self.info.name))
             self._report()
 
     def _loop(self) -> None:

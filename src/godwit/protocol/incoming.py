@@ -145,10 +145,10 @@ class DestinationMoves:
             incoming.last_round = KvReady(num_output, Round(event.round_tokens, event.seconds))
             self._feed(incoming, incoming.last_round)
 
-    def engine_failed(self, sequence: RequestId | None, reason: str) -> None:
-        """The engine cannot go on with a sequence, or (None) at all."""
+    def engine_failed(self, sequence: RequestId | None, model: ModelName | None, reason: str) -> None:
+        """The engine cannot go on with a sequence, or (None) with any of `model`."""
         if sequence is None:
-            for incoming in list(self._by_move.values()):
+            for incoming in [m for m in self._by_move.values() if m.order.model == model]:
                 self._feed(incoming, DestinationFailed(reason))
         elif found := self._of_sequence(sequence):
             self._feed(found, DestinationFailed(reason))

@@ -154,10 +154,9 @@ class Left(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """Answer to Hello: how often to send Alive, and after which silence either end gives the link up."""
+    """Answer to Hello: how often to send Alive."""
 
     heartbeat_s: float
-    dead_after_s: float
 
 
 class Load(Message, frozen=True):

@@ -190,10 +190,9 @@ class WorkerRequests:
             self._end(running)
 
     def _failed(self, event: Failed) -> None:
-        self._incoming.engine_failed(event.request, event.message)
-        gone = list(self._by_sequence) if event.request is None else [event.request]
-        for sequence in gone:
-            if running := self._by_sequence.get(sequence):
+        self._incoming.engine_failed(event.request, event.model, event.message)
+        for sequence, running in list(self._by_sequence.items()):
+            if sequence == event.request or (event.request is None and running.model == event.model):
                 self._end(running)
                 self._queue(RequestFailed(running.request, running.epoch, "engine_error", event.message))
 

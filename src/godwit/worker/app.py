@@ -39,7 +39,6 @@ from godwit.worker.peers import Peers
 
 TICK_S = 0.1
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 2.0
-PEER_DEAD_AFTER_S = 5.0
 # Half of the machine's memory: weights and KV must leave room for everybody else.
 DEVICE_SHARE = 0.5
 _log = structlog.get_logger(__name__)
@@ -108,7 +107,7 @@ class Worker:
         self._device_bytes = settings.device_bytes or _machine_bytes()
         self._instances = LocalInstances(checkpoints, self._device_bytes, self._on_step, self._on_change)
         self._peers = Peers(
-            self._me, self._token, PEER_DEAD_AFTER_S, self._send, self._on_peer, self._on_peer_gone
+            self._me, self._token, settings.dead_after_s, self._send, self._on_peer, self._on_peer_gone
         )
         self._requests = WorkerRequests(self._instances, self._send, self._peers.send, time.monotonic)
         self._link: Link | None = None
@@ -169,7 +168,7 @@ class Worker:
             await self._runner.cleanup()
 
     async def _serve_once(self, session: aiohttp.ClientSession, url: str) -> None:
-        link = await dial(session, url, self._token, PEER_DEAD_AFTER_S)
+        link = await dial(session, url, self._token, self._settings.dead_after_s)
         hello = Hello(
             self._me.worker,
             self._me.incarnation,
@@ -247,9 +246,8 @@ class Worker:
     def _on_step(self, events: Sequence[EngineEvent]) -> None:
         self._requests.on_step(events)
         for event in events:
-            if isinstance(event, Failed) and event.request is None:
-                for info in self._instances.infos:
-                    self._instances.drop_broken(info.name, event.message)
+            if isinstance(event, Failed) and event.model is not None:
+                self._instances.drop_broken(event.model, event.message)
 
     def _on_change(self, info: ModelInfo, error: str | None) -> None:
         self._send(ModelChanged(info, error))
