@@ -225,7 +225,7 @@ class Hub:
         """Speak for a source that is gone to the destinations of its moves.
 
         One that the source never reached would wait for the handover until its deadline. One that owns its
-        request already takes no notice.
+        request, or has a link to the source, takes no notice: that link's own end comes after the commit.
         """
         for entry in self.control.requests:
             if entry.moving is not None and entry.moving.source == source:

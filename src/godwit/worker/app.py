@@ -15,6 +15,7 @@ from godwit.engines import create_engine, describe
 from godwit.errors import GodwitError, LinkError, ProtocolError
 from godwit.ports import Engine, EngineEvent, Failed
 from godwit.protocol.messages import (
+    Abandon,
     Alive,
     FromHead,
     Hello,
@@ -225,6 +226,9 @@ class Worker:
                 self._instances.load(message.model, lambda _: None)
             case Unload():
                 self._instances.unload(message.model)
+            case Relayed(peer, Abandon()) if self._peers.has_link(peer):
+                # The peer uses its link, so the head speaks for a dead one. What the peer sent comes first.
+                pass
             case Relayed():
                 self._requests.on_peer(message.peer, message.message)
             case Leave():

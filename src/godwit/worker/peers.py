@@ -58,6 +58,10 @@ class Peers:
         else:
             self._relay(Relayed(peer, message))
 
+    def has_link(self, peer: WorkerId) -> bool:
+        """Whether messages of `peer` come by a link of its own."""
+        return peer in self._links
+
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """The route `/peer`: another worker dials this one."""
         try:
