@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -105,8 +104,6 @@ class Cluster(LocalCluster):
     ) -> None:
         await self.session.close()
         await super().__aexit__(kind, error, trace)
-        if error is None:
-            shutil.rmtree(self.logs)
 
     async def start(self, name: str) -> None:
         """Start a worker's process; a fault holds for one life only."""
