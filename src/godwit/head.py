@@ -187,9 +187,14 @@ class Hub:
         except UnauthorizedError as error:
             _log.warning("worker refused", address=request.remote, reason=error.message)
             raise
-        hello = decode_from_worker(await link.receive_first())
-        if not isinstance(hello, Hello):
-            raise ProtocolError("a link starts with Hello")
+        try:
+            hello = decode_from_worker(await link.receive_first())
+            if not isinstance(hello, Hello):
+                raise ProtocolError("a link starts with Hello")
+        except (LinkError, ProtocolError) as error:
+            _log.warning("link refused", address=request.remote, reason=error.message)
+            await link.refuse(error.message)
+            return web.Response()
         worker = hello.worker
         if hello.incarnation < self._incarnations.get(worker, 0):
             link.close(f"a later life of {worker} has joined; this one must not")

@@ -14,6 +14,8 @@ from godwit.errors import LinkError, ProtocolError, UnauthorizedError
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 MAX_PENDING_BYTES = 256 * 1024 * 1024
 HANDSHAKE_S = 10.0
+# How long a link that is closing may take to write what is queued.
+CLOSE_S = 1.0
 
 WebSocket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
 
@@ -29,6 +31,7 @@ class Link:
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._has_pending = asyncio.Event()
+        self._is_closing = asyncio.Event()
         self._end: str | None = None
 
     @property
@@ -41,6 +44,8 @@ class Link:
         if self._end is not None:
             raise LinkError(f"the link has ended: {self._end}")
         if self._pending_bytes + len(data) > MAX_PENDING_BYTES:
+            self._pending.clear()
+            self._pending_bytes = 0
             self.close("the other end reads too slowly")
             raise LinkError("the other end reads too slowly")
         self._pending.append(data)
@@ -48,10 +53,16 @@ class Link:
         self._has_pending.set()
 
     def close(self, reason: str) -> None:
-        """End the link once what is queued has been written; `run` returns `reason`."""
+        """End the link once what is queued has been written, or after `CLOSE_S`; `run` returns `reason`."""
         if self._end is None:
             self._end = reason
             self._has_pending.set()
+            self._is_closing.set()
+
+    async def refuse(self, reason: str) -> None:
+        """End a link that is not going to run, and tell the other end why."""
+        self.close(reason)
+        await self._shut()
 
     async def receive_first(self) -> bytes:
         """The first frame, within the handshake's deadline; LinkError."""
@@ -66,7 +77,8 @@ class Link:
 
     async def run(self, on_frame: Callable[[bytes], None]) -> str:
         """Give every frame to `on_frame` until the link ends; returns the reason, never raises LinkError."""
-        tasks = [asyncio.create_task(self._read(on_frame)), asyncio.create_task(self._write())]
+        work = (self._read(on_frame), self._write(), self._close_in_time())
+        tasks = [asyncio.create_task(coroutine) for coroutine in work]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -103,6 +115,11 @@ class Link:
                 return
             self._has_pending.clear()
             await self._has_pending.wait()
+
+    async def _close_in_time(self) -> None:
+        """A peer that does not read would keep a closing link open, with its loss unreported."""
+        await self._is_closing.wait()
+        await asyncio.sleep(CLOSE_S)
 
     def _why_closed(self, message: aiohttp.WSMessage) -> str:
         if (error := self._socket.exception()) is not None:

@@ -69,9 +69,14 @@ class Peers:
         except UnauthorizedError as error:
             _log.warning("peer refused", address=request.remote, reason=error.message)
             raise web.HTTPUnauthorized(text=error.message) from error
-        hello = decode_from_peer(await link.receive_first())
-        if not isinstance(hello, PeerHello):
-            raise ProtocolError("a peer link starts with PeerHello")
+        try:
+            hello = decode_from_peer(await link.receive_first())
+            if not isinstance(hello, PeerHello):
+                raise ProtocolError("a peer link starts with PeerHello")
+        except (LinkError, ProtocolError) as error:
+            _log.warning("peer refused", address=request.remote, reason=error.message)
+            await link.refuse(error.message)
+            return web.Response()
         await self._serve(hello.worker, link)
         return web.Response()
 
