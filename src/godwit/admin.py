@@ -1,7 +1,6 @@
 """The admin API: what operators see and order, for `godwit status`, `migrate` and `drain`."""
 
 import asyncio
-import hmac
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
@@ -13,6 +12,7 @@ from msgspec.structs import replace
 from godwit.config import is_loopback
 from godwit.errors import BadRequestError, GodwitError, UnauthorizedError
 from godwit.protocol.entry import Entry, MoveRecord, Moving
+from godwit.runtime.doors import is_from_web_page, shows_key
 from godwit.scheduling.control import Control, Member, Outcome
 from godwit.types import RequestId, WorkerId
 
@@ -92,11 +92,9 @@ class Admin:
 
     def _check(self, request: web.Request) -> None:
         if self._key is None:
-            if not is_loopback(request.remote or ""):
+            if not is_loopback(request.remote or "") or is_from_web_page(request.headers):
                 raise UnauthorizedError("the admin API is for this machine only; set security.admin_key")
-            return
-        shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(shown.encode(), self._key.encode()):
+        elif not shows_key(request.headers, (self._key,)):
             raise UnauthorizedError("wrong or missing admin key: send security.admin_key as a Bearer token")
 
     def _worker(self, member: Member) -> dict[str, object]:

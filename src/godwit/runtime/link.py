@@ -1,7 +1,6 @@
 """One link: ordered frames over a WebSocket, bounded, and given up when the other end falls silent."""
 
 import asyncio
-import hmac
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -10,6 +9,7 @@ import aiohttp
 from aiohttp import web
 
 from godwit.errors import LinkError, ProtocolError, UnauthorizedError
+from godwit.runtime.doors import is_from_web_page, shows_key
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 MAX_PENDING_BYTES = 256 * 1024 * 1024
@@ -143,11 +143,10 @@ def _heartbeat_s(dead_after_s: float) -> float:
 
 
 def check_token(request: web.Request, token: str | None) -> None:
-    """UnauthorizedError unless the caller shows the join token, where one is set."""
-    if token is None:
-        return
-    shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
-    if not hmac.compare_digest(shown.encode(), token.encode()):
+    """UnauthorizedError for web pages, and unless the caller shows the join token, where one is set."""
+    if is_from_web_page(request.headers):
+        raise UnauthorizedError("web pages cannot join")
+    if token is not None and not shows_key(request.headers, (token,)):
         raise UnauthorizedError("wrong or missing join token: set security.join_token as the head has it")
 
 
