@@ -54,9 +54,9 @@ class Admin:
             app.router.add_route(method, path, handler)
 
     async def status(self, request: web.Request) -> web.Response:
-        """Workers, requests, and the moves that are over, latest last."""
+        """Workers by name, requests, and the moves that are over, latest last."""
         self._check(request)
-        workers = [self._worker(member) for member in self._control.members.values()]
+        workers = [self._worker(member) for _, member in sorted(self._control.members.items())]
         requests = [_request(entry) for entry in self._control.requests]
         return _json({"workers": workers, "requests": requests, "moves": list(self._records)})
 
