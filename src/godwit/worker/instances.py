@@ -11,6 +11,7 @@ from godwit.errors import GodwitError, ModelLoadError
 from godwit.ports import Engine, EngineEvent
 from godwit.types import ModelInfo, ModelName
 
+CLOSE_S = 30.0
 Done = Callable[[Engine | GodwitError], None]
 _log = structlog.get_logger(__name__)
 
@@ -39,6 +40,7 @@ class LocalInstances:
         self._on_change = on_change
         self._engines: dict[ModelName, Engine] = {}  # least recently used first
         self._loading: dict[ModelName, list[Done]] = {}
+        self._loads: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
@@ -77,8 +79,8 @@ class LocalInstances:
             return
         self._loading[model] = [done]
         task = asyncio.create_task(self._load(self._checkpoints[model]))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._loads.add(task)
+        task.add_done_callback(self._loads.discard)
 
     def unload(self, model: ModelName) -> None:
         """Drop the instance if it serves nothing; harmless where it is not loaded."""
@@ -94,10 +96,10 @@ class LocalInstances:
 
     async def close(self) -> None:
         """Stop all engines; returns when their threads have ended."""
-        for model in list(self._engines):
-            self._drop(model)
-        while self._closing:
-            await asyncio.wait(self._closing)
+        while self._loads or self._engines or self._closing:
+            for model in list(self._engines):
+                self._drop(model)
+            await asyncio.wait(self._loads | self._closing)
 
     def _info(self, model: ModelName) -> ModelInfo:
         return replace(self._checkpoints[model].info, is_loaded=model in self._engines)
@@ -126,9 +128,13 @@ class LocalInstances:
         loop = asyncio.get_running_loop()
         result: Engine | GodwitError
         try:
+            await self._wait_for_memory()
             result = await asyncio.to_thread(checkpoint.load)
         except GodwitError as error:
             result = error
+        except Exception as error:  # a file's content decides what fails here; whoever waits must hear of it
+            _log.exception("load failed", model=model)
+            result = ModelLoadError(f"{model} cannot be loaded: {error}")
         waiting = self._loading.pop(model)
         if isinstance(result, GodwitError):
             self._on_change(self._info(model), result.message)
@@ -144,6 +150,14 @@ class LocalInstances:
             self._on_change(self._info(model), None)
         for done in waiting:
             done(result)
+
+    async def _wait_for_memory(self) -> None:
+        """What closes counts as free from the start, but a load that relies on it must come after its end."""
+        if not self._closing:
+            return
+        _, late = await asyncio.wait(self._closing, timeout=CLOSE_S)
+        if late:
+            raise ModelLoadError(f"an engine that was closed holds its memory still, {CLOSE_S:.0f} s after")
 
     def _drop(self, model: ModelName) -> None:
         engine = self._engines.pop(model)
