@@ -95,9 +95,13 @@ class Peers:
         return asyncio.get_running_loop().time()
 
     def _wait(self, peer: WorkerId, message: PeerMessage) -> None:
-        if len(self._waiting[peer]) >= MAX_WAITING:
-            raise LinkError(f"{MAX_WAITING} messages wait for the link to {peer}")
-        self._waiting[peer].append(message)
+        waiting = self._waiting[peer]
+        if len(waiting) >= MAX_WAITING:
+            # The caller is in the middle of a move's step: it hears of the loss as of a broken link, after it.
+            waiting.clear()
+            reason = f"{MAX_WAITING} messages waited for the link"
+            asyncio.get_running_loop().call_soon(self._on_gone, peer, reason)
+        waiting.append(message)
 
     def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
@@ -110,7 +114,10 @@ class Peers:
         try:
             link = await dial(self._session, url, self._token, self._dead_after_s)
         except GodwitError as error:
-            self._unreachable_until_s[url] = self._now() + RETRY_DIAL_S
+            now = self._now()
+            # Each life of a peer has an address of its own: those that are over must not pile up.
+            self._unreachable_until_s = {u: t for u, t in self._unreachable_until_s.items() if t > now}
+            self._unreachable_until_s[url] = now + RETRY_DIAL_S
             _log.info("peer cannot be dialled, relaying through the head", peer=peer, reason=error.message)
             for message in self._waiting.pop(peer):
                 self._relay(Relayed(peer, message))
