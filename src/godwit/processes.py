@@ -19,7 +19,7 @@ import uvloop
 from msgspec import Struct
 
 from godwit.config import Settings
-from godwit.errors import ConfigError
+from godwit.errors import ConfigError, InvariantBrokenError
 
 STOP_GRACE_S = 10.0
 _LOG_TAIL_BYTES = 2000
@@ -107,7 +107,10 @@ def read_order() -> WorkerOrder:
 
 
 def run(main: Coroutine[Any, Any, None], kill: Callable[[], None] = lambda: None) -> None:
-    """Run `main` until it ends or Ctrl-C or SIGTERM cancels it; a second signal calls `kill` and exits."""
+    """Run `main` until it ends or Ctrl-C or SIGTERM cancels it; a second signal calls `kill` and exits.
+
+    A broken invariant ends it too, wherever in the loop it was noticed: going on could corrupt a stream.
+    """
     with contextlib.suppress(asyncio.CancelledError):
         uvloop.run(_until_signal(main, kill))
 
@@ -139,6 +142,14 @@ async def parent_gone() -> None:
 
 async def _until_signal(main: Coroutine[Any, Any, None], kill: Callable[[], None]) -> None:
     task = asyncio.ensure_future(main)
+    broken: list[InvariantBrokenError] = []
+
+    def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        # What is raised in a callback or in a connection's task would only be logged.
+        loop.default_exception_handler(context)
+        if isinstance(error := context.get("exception"), InvariantBrokenError):
+            broken.append(error)
+            task.cancel()
 
     def stop() -> None:
         if task.cancelling():
@@ -148,4 +159,9 @@ async def _until_signal(main: Coroutine[Any, Any, None], kill: Callable[[], None
 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop)
-    await task
+    asyncio.get_running_loop().set_exception_handler(on_error)
+    try:
+        await task
+    finally:
+        if broken:
+            raise broken[0]

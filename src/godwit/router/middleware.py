@@ -7,7 +7,7 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from godwit.errors import GodwitError, UnauthorizedError
+from godwit.errors import GodwitError, InvariantBrokenError, UnauthorizedError
 from godwit.router.metrics import RouterMetrics
 from godwit.router.shapes import error_body
 from godwit.runtime.doors import shows_key
@@ -46,6 +46,10 @@ def make_middleware(
         except web.HTTPException as e:
             response = _from_aiohttp(e, request)
             status = response.status
+        except InvariantBrokenError as e:
+            # aiohttp would answer 500 and go on: whoever runs the loop must hear of it (`processes.run`).
+            asyncio.get_running_loop().call_exception_handler({"message": "invariant broken", "exception": e})
+            raise
         except (asyncio.CancelledError, ConnectionError):
             status = CLIENT_LEFT
             raise

@@ -181,6 +181,8 @@ class Worker:
         self._link = link
         self._send(hello)
         beating = asyncio.create_task(self._beat(link))
+        # Without it no deadline passes any more: better no link than that.
+        beating.add_done_callback(lambda _: link.close("the worker's timer has ended"))
         try:
             reason = await link.run(self._on_frame)
             _log.info("link to the head ended", reason=reason)
@@ -188,7 +190,9 @@ class Worker:
             self._link = None
             self._requests.head_gone()
             beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+            (error,) = await asyncio.gather(beating, return_exceptions=True)
+            if isinstance(error, Exception):
+                raise error
 
     async def _beat(self, link: Link) -> None:
         """Let deadlines pass, and tell the head that this worker is well."""

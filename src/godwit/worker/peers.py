@@ -7,7 +7,7 @@ import aiohttp
 import structlog
 from aiohttp import web
 
-from godwit.errors import GodwitError, LinkError, ProtocolError, UnauthorizedError
+from godwit.errors import GodwitError, InvariantBrokenError, LinkError, ProtocolError, UnauthorizedError
 from godwit.protocol.messages import PeerHello, PeerMessage, Relayed
 from godwit.protocol.wire import decode_from_peer, encode
 from godwit.runtime.link import Link, accept, dial
@@ -97,7 +97,7 @@ class Peers:
     def _wait(self, peer: WorkerId, message: PeerMessage) -> None:
         waiting = self._waiting[peer]
         if len(waiting) >= MAX_WAITING:
-            # The caller is in the middle of a move's step: it hears of the loss as of a broken link, after it.
+            # The caller is in the middle of a move's step: it hears of this as of a broken link, after it.
             waiting.clear()
             reason = f"{MAX_WAITING} messages waited for the link"
             asyncio.get_running_loop().call_soon(self._on_gone, peer, reason)
@@ -135,6 +135,9 @@ class Peers:
         reason = "the connection was lost"
         try:
             reason = await link.run(lambda frame: self._take(peer, frame))
+        except InvariantBrokenError as error:
+            # Nobody awaits this: whoever runs the loop must hear of it (`processes.run`).
+            asyncio.get_running_loop().call_exception_handler({"message": str(error), "exception": error})
         finally:
             if is_mine and self._links.get(peer) is link:
                 del self._links[peer]
