@@ -94,7 +94,7 @@ class DrainRequested(Struct, frozen=True):
 
 
 class Tick(Struct, frozen=True):
-    """Time has passed: send one about every second."""
+    """Time has passed: send several a second; deadlines are as exact as these are frequent."""
 
 
 class Batch(Struct, frozen=True):
