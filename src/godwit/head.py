@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from godwit.admin import Admin
 from godwit.config import HeadSettings, MoveSettings, Settings, check_listen
-from godwit.errors import ConfigError, LinkError, ProtocolError, UnauthorizedError
+from godwit.errors import ConfigError, LinkError, ProtocolError, UnauthorizedError, UnavailableError
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.head import HeadLimits
 from godwit.protocol.messages import (
@@ -75,6 +75,8 @@ async def run_head(settings: Settings, ready: Callable[[str], None]) -> None:
         ready(url)
         await _tick(control)
     finally:
+        # A stream that ends for this says so in-band; cut by `cleanup` it would look complete.
+        control.stop(UnavailableError("the head is stopping; send the request again", retry_after_s=1))
         hub.close()
         await runner.cleanup()
 

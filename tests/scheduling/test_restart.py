@@ -1,5 +1,8 @@
 """A scheduler that starts anew beside requests that are on their way."""
 
+from collections.abc import Sequence
+
+from godwit.errors import GodwitError
 from godwit.protocol.head import HeadLimits
 from godwit.protocol.messages import (
     Accepted,
@@ -26,6 +29,7 @@ from godwit.types import (
     RequestId,
     Sampling,
     TextPrompt,
+    TokenId,
     WorkerId,
 )
 
@@ -34,23 +38,27 @@ REQUEST, MOVE, MODEL = RequestId("r"), MoveId("m"), ModelName("model")
 
 
 class Heard:
-    """A sink that notes what came."""
+    """A sink that notes which tokens came."""
 
     def __init__(self) -> None:
-        self.ids: list[int] = []
+        self.ids: list[TokenId] = []
 
-    def accepted(self, prompt_ids: object) -> None: ...
+    def accepted(self, prompt_ids: Sequence[TokenId]) -> None: ...
 
     def tokens(
-        self, _first: int, ids: object, _texts: object, _alternatives: tuple[tuple[Alternative, ...], ...]
+        self,
+        first_index: int,  # noqa: ARG002 -- the protocol's
+        ids: Sequence[TokenId],
+        texts: Sequence[bytes],  # noqa: ARG002 -- the protocol's
+        alternatives: Sequence[tuple[Alternative, ...]],  # noqa: ARG002 -- the protocol's
     ) -> None:
-        self.ids += list(ids)  # type: ignore[call-overload]
+        self.ids += ids
 
     def flush(self) -> None: ...
 
     def finished(self, reason: str) -> None: ...
 
-    def failed(self, error: Exception) -> None: ...
+    def failed(self, error: GodwitError) -> None: ...
 
 
 class Head:

@@ -86,6 +86,11 @@ class Control:
                     found[info.name] = info
         return list(found.values())
 
+    def stop(self, error: GodwitError) -> None:
+        """End every request with `error`."""
+        for entry in list(self.requests):
+            self.requests.reject(entry.request, error)
+
     # --- workers --------------------------------------------------------------------------------------------
 
     def joined(self, hello: Hello) -> None:
