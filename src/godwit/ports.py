@@ -95,7 +95,7 @@ class Engine(Protocol):
 
     @property
     def step_started_s(self) -> float | None:
-        """When the step that is being computed began (monotonic clock), None between steps."""
+        """When the step under way began, its commands and draws included (monotonic); None between steps."""
         ...
 
     @property

@@ -1,5 +1,6 @@
 """The loop itself, on the fake: fairness, pacing, failures, stalls."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -11,7 +12,7 @@ from godwit.engines.fake import FakeOptions, FakeRunner, fake_info
 from godwit.engines.runner import Span
 from godwit.errors import EngineError
 from godwit.ports import Computed, Failed, Generated, SequenceSpec
-from godwit.types import ModelName, Sampling
+from godwit.types import ModelName, Sampling, Token
 from tests.engines.rig import Rig
 
 CONTEXT_TOKENS = 100_000
@@ -26,6 +27,18 @@ class BreakingRunner(FakeRunner):
         super().forward(spans)
         if self._num_passes == 3:
             raise EngineError("out of memory")
+
+
+class HangingRunner(FakeRunner):
+    """Its draws hang until `may_go_on`."""
+
+    is_drawing = threading.Event()
+    may_go_on = threading.Event()
+
+    def draw(self, slot: int) -> Token | None:
+        self.is_drawing.set()
+        self.may_go_on.wait(10)
+        return super().draw(slot)
 
 
 @contextmanager
@@ -112,6 +125,18 @@ def test_a_stalled_engine_stands_still_in_a_step_and_can_be_closed() -> None:
     assert rig.engine.free_slots == 3
     with pytest.raises(EngineError, match="closed"):
         rig.engine.open(rig.name(), spec(5))
+
+
+def test_a_draw_that_hangs_stands_still_in_a_step_too() -> None:
+    """Whoever watches for stalls sees it: a grammar or a command may hang as well as a pass."""
+    with running(runner=HangingRunner) as rig:
+        assert rig.engine.step_started_s is None
+        request = rig.open(spec(5))
+        rig.engine.generate(request)
+        HangingRunner.is_drawing.wait(10)
+        assert rig.engine.step_started_s is not None
+        HangingRunner.may_go_on.set()
+        rig.wait_for(request, Generated)
 
 
 def test_an_answer_ends_where_the_fake_is_told_to_but_not_before_min_tokens() -> None:

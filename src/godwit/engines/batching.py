@@ -153,7 +153,10 @@ class BatchingEngine:
     def _loop(self) -> None:
         wait_s: float | None = 0
         while not self._is_closed:
-            for command in self._inbox.take(wait_s):
+            commands = self._inbox.take(wait_s)
+            # Not the pass alone: a command or a draw (a grammar's, say) may be what hangs.
+            self._step_started_s = self._clock()
+            for command in commands:
                 command()
             self._draw_all()
             self._report()
@@ -163,11 +166,10 @@ class BatchingEngine:
             if plan.spans:
                 self._compute(plan, started_s)
                 wait_s = 0
+            self._step_started_s = None
 
     def _compute(self, plan: Plan, started_s: float) -> None:
-        self._step_started_s = started_s
         self._runner.forward([span for _, span in plan.spans])
-        self._step_started_s = None
         self._num_steps += 1
         now_s = self._clock()
         if not plan.has_chunk:
