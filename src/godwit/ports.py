@@ -112,6 +112,7 @@ class Engine(Protocol):
     def tokenize(self, text: str, *, add_special: bool) -> list[TokenId]:
         """Token ids of `text`; `add_special` adds the model's start token where it wants one.
 
+        ContextTooLongError where the text could fit in no context of this engine; then it takes no time.
         Special tokens written in `text` are recognised: callers pass rendered templates or plain prompts.
         """
         ...

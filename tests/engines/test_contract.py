@@ -225,6 +225,14 @@ def test_check_refuses_what_cannot_be_served(rig: Rig) -> None:
         assert caught.value.param == param
 
 
+def test_a_text_that_can_fit_nowhere_is_not_even_tokenized(llama_rig: Rig) -> None:
+    """Tokenizing a long prompt would hold up a worker's event loop until the head takes it for dead."""
+    with pytest.raises(ContextTooLongError, match="8000000 bytes"):
+        llama_rig.engine.tokenize("a" * 8_000_000, add_special=True)
+    longest = " " * (400 * 30)
+    assert llama_rig.engine.tokenize(longest, add_special=True)
+
+
 def test_pieces_of_a_text_join_to_the_text(rig: Rig) -> None:
     text = "Grüße, 世界! 😀 naïve\n\tcafé"
     ids = rig.engine.tokenize(text, add_special=False)

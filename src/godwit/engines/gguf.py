@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,11 @@ class GgufFile:
             if length >= 0:
                 return buffer.raw[:length]
             size = -length
+
+    @cached_property
+    def max_piece_bytes(self) -> int:
+        """No token stands for more bytes of a text than this."""
+        return max(max(len(self.piece(t)), len(self.text(t).encode())) for t in range(self.num_vocab))
 
     def tokenize(self, text: str, *, add_special: bool) -> list[TokenId]:
         """Ids of `text`, special tokens recognised; one start token at most, even where `text` has one."""

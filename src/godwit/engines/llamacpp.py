@@ -17,10 +17,11 @@ from godwit.engines.limits import check_common
 from godwit.engines.runner import Span
 from godwit.engines.sampling import Candidates, Sampler
 from godwit.engines.sequence import TAIL_TOKENS
-from godwit.errors import BadRequestError, ConfigError, EngineError, ModelLoadError
+from godwit.errors import BadRequestError, ConfigError, ContextTooLongError, EngineError, ModelLoadError
 from godwit.ports import SequenceSpec
 from godwit.types import ChatMessage, ModelInfo, ModelName, Token, TokenId
 
+USUAL_PIECE_BYTES = 16  # shorter prompts are tokenized without a look at the whole vocabulary
 SPARE_SEQUENCES = 2  # ids beyond the slots, through which ranges of KV will be exported and imported
 
 
@@ -159,6 +160,13 @@ class LlamaRunner:
         self._api.llama_model_free(self._model)
 
     def tokenize(self, text: str, *, add_special: bool) -> list[TokenId]:
+        # A megabyte takes a second, in the worker's event loop: what cannot fit must not take it.
+        num_bytes, limit = len(text.encode()), self._info.context_tokens
+        if num_bytes > limit * USUAL_PIECE_BYTES and num_bytes > limit * self._file.max_piece_bytes:
+            raise ContextTooLongError(
+                f"the prompt has {num_bytes} bytes and the context is {limit} tokens: shorten it",
+                param="prompt",
+            )
         return self._file.tokenize(text, add_special=add_special)
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
