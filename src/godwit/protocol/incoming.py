@@ -127,9 +127,9 @@ class DestinationMoves:
             refusal = None
             if incoming.running is None:
                 incoming.running = Running(
-                    message.request,
+                    incoming.order.request,
                     incoming.order.epoch,
-                    message.model,
+                    incoming.order.model,
                     engine,
                     message.prompt_ids,
                     message.sampling,
