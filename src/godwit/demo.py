@@ -20,7 +20,6 @@ from godwit.local import LocalCluster
 
 PROMPT = "Tell me a long story about a bird that flies from Alaska to New Zealand without landing."
 MIN_TOKENS, MAX_TOKENS = 360, 420
-Say = Callable[[str], None]
 FIRST_MOVE_AT, SECOND_MOVE_AT, KILL_AT = 60, 170, 270
 
 

@@ -53,12 +53,6 @@ class ConflictError(GodwitError):
     status, code, kind = 409, "conflict", "invalid_request_error"
 
 
-class PayloadTooLargeError(GodwitError):
-    """The body is larger than the configured limit."""
-
-    status, code, kind = 413, "payload_too_large", "invalid_request_error"
-
-
 class OverloadedError(GodwitError):
     """The queue is full; try again after `retry_after_s`."""
 

@@ -15,9 +15,9 @@ _META_BYTES = 1 << 16
 
 
 class GgufFile:
-    """Reads from a llama_model pointer, which may be loaded `vocab_only`; never touches hyperparameters,
+    """Reads from a llama_model pointer, which may be loaded `vocab_only`.
 
-    since llama.cpp aborts the process when asked for those of a model without weights.
+    It never touches hyperparameters: llama.cpp aborts when asked for those of a model without weights.
     """
 
     def __init__(self, model: Any, path: Path) -> None:

@@ -79,9 +79,6 @@ class SourceMoves:
         self._by_request[order.request] = outgoing
         self._follow(outgoing, (machine, effects))
 
-    def is_moving(self, request: RequestId) -> bool:
-        return request in self._by_request
-
     def drawn(self, running: Running) -> None:
         """The engine drew tokens for a request of this worker."""
         if outgoing := self._by_request.get(running.request):
