@@ -7,10 +7,26 @@ import pytest
 from godwit.protocol.messages import Abandon, PeerHello, PeerMessage, Relayed
 from godwit.types import MoveId, WorkerId
 from godwit.worker import peers as peers_module
-from godwit.worker.peers import Peers
+from godwit.worker.peers import Peers, peer_url
 
 ME, PEER = WorkerId("me"), WorkerId("peer")
 NOWHERE = "http://127.0.0.1:9/peer"
+
+
+@pytest.mark.parametrize(
+    ("host", "local_host", "url"),
+    [
+        ("127.0.0.1", "127.0.0.1", "http://127.0.0.1:7000/peer"),
+        ("127.0.0.1", "10.0.0.5", None),
+        ("localhost", "fe80::5", None),
+        ("0.0.0.0", "10.0.0.5", "http://10.0.0.5:7000/peer"),
+        ("::", "fd00::5", "http://[fd00::5]:7000/peer"),
+        ("0.0.0.0", None, "http://127.0.0.1:7000/peer"),
+        ("worker-5", "10.0.0.5", "http://worker-5:7000/peer"),
+    ],
+)
+def test_where_others_reach_a_worker(host: str, local_host: str | None, url: str | None) -> None:
+    assert peer_url(host, 7000, local_host) == url
 
 
 def message(number: int) -> PeerMessage:

@@ -39,6 +39,14 @@ class Link:
         """What is queued and not with the socket yet."""
         return self._pending_bytes
 
+    @property
+    def local_host(self) -> str | None:
+        """This machine's address on the way to the other end; None where there is none."""
+        if not isinstance(self._socket, aiohttp.ClientWebSocketResponse):
+            return None
+        address = self._socket.get_extra_info("sockname")
+        return str(address[0]) if isinstance(address, tuple) else None
+
     def send(self, data: bytes) -> None:
         """Queue one frame; LinkError where the link has ended or more than its bound is waiting."""
         if self._end is not None:

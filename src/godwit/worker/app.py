@@ -36,7 +36,7 @@ from godwit.runtime.link import Link, dial
 from godwit.types import ModelInfo, WorkerId
 from godwit.worker.faults import exit_if_due
 from godwit.worker.instances import Checkpoint, LocalInstances
-from godwit.worker.peers import Peers
+from godwit.worker.peers import Peers, peer_url
 
 TICK_S = 0.1
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 2.0
@@ -113,7 +113,7 @@ class Worker:
         self._requests = WorkerRequests(self._instances, self._send, self._peers.send, time.monotonic)
         self._link: Link | None = None
         self._runner: web.AppRunner | None = None
-        self._peer_url: str | None = None
+        self._peer_port = 0
         self._is_leaving = False
         self._heartbeat_s = 1.0
 
@@ -129,8 +129,7 @@ class Worker:
             await site.start()
         except OSError as error:
             raise LinkError(f"cannot listen on {host}:{port} for peers: {error.strerror}") from error
-        port = self._runner.addresses[0][1]
-        self._peer_url = f"http://{f'[{host}]' if ':' in host else host}:{port}/peer"
+        self._peer_port = self._runner.addresses[0][1]
 
     async def preload(self) -> None:
         """Load the models that fit, in the order of the configuration, so that the first request is quick."""
@@ -176,7 +175,7 @@ class Worker:
             self._settings.slots,
             self._device_bytes,
             self._instances.infos,
-            self._peer_url,
+            peer_url(self._settings.peer_host, self._peer_port, link.local_host),
         )
         self._link = link
         self._send(hello)

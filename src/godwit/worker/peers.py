@@ -7,6 +7,7 @@ import aiohttp
 import structlog
 from aiohttp import web
 
+from godwit.config import is_loopback
 from godwit.errors import GodwitError, InvariantBrokenError, LinkError, ProtocolError, UnauthorizedError
 from godwit.protocol.messages import PeerHello, PeerMessage, Relayed
 from godwit.protocol.wire import decode_from_peer, encode
@@ -14,8 +15,22 @@ from godwit.runtime.link import Link, accept, dial
 from godwit.types import WorkerId
 
 MAX_WAITING = 4096
+EVERYWHERE = ("0.0.0.0", "::")
 RETRY_DIAL_S = 30.0
 _log = structlog.get_logger(__name__)
+
+
+def peer_url(host: str, port: int, local_host: str | None) -> str | None:
+    """Where others reach a worker that listens on `host`; None where they cannot, so that the head relays.
+
+    `local_host` is its address on the way to the head: one that listens everywhere is reached there, and one
+    that listens on loopback is reached by nobody when its head is on another machine.
+    """
+    is_remote = local_host is not None and not is_loopback(local_host)
+    if is_remote and is_loopback(host):
+        return None
+    reached = (local_host or "127.0.0.1") if host in EVERYWHERE else host
+    return f"http://{f'[{reached}]' if ':' in reached else reached}:{port}/peer"
 
 
 class Peers:
