@@ -10,8 +10,10 @@ from msgspec.structs import replace
 
 from godwit.config import (
     BUILT_IN_MODELS,
+    HeadSettings,
     ModelSettings,
     Settings,
+    WorkerSettings,
     check_listen,
     check_settings,
     parse_settings,
@@ -57,21 +59,25 @@ def check_head(settings: Settings) -> None:
     """Everything about a head that can be wrong before it starts."""
     policy_named(settings.head.policy)
     check_listen("head.host", settings.head.host, settings.security, serves_clients=True)
-    for key in ("tls_cert", "tls_key"):
-        path = getattr(settings.head, key)
-        if path is not None and not Path(path).is_file():
-            raise ConfigError(f"head.{key}: there is no file {path}")
+    _check_tls("head", settings.head)
 
 
 def check_worker(settings: Settings) -> None:
     """Everything about a worker that can be wrong before it starts."""
     check_listen("worker.peer_host", settings.worker.peer_host, settings.security, serves_clients=False)
+    _check_tls("worker", settings.worker)
     for model in settings.models:
         if model.path is not None and not Path(model.path).is_file():
             raise ConfigError(
                 f"models.path: there is no file {model.path} for {model.name!r}; built-in models, which need "
                 f"no path: {', '.join(BUILT_IN_MODELS)}"
             )
+
+
+def _check_tls(section: str, settings: HeadSettings | WorkerSettings) -> None:
+    for key, path in (("tls_cert", settings.tls_cert), ("tls_key", settings.tls_key)):
+        if path is not None and not Path(path).is_file():
+            raise ConfigError(f"{section}.{key}: there is no file {path}")
 
 
 def admin_key() -> str | None:

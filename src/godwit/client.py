@@ -127,6 +127,10 @@ class AdminClient:
                 method, self._url + path, json=body, timeout=timeout
             ) as response:
                 content = await response.read()
+        except aiohttp.ClientSSLError as error:
+            raise LinkError(
+                f"{self._url}: no TLS with it ({error}); name its authority in SSL_CERT_FILE"
+            ) from error
         except (aiohttp.InvalidURL, ValueError) as error:
             raise LinkError(
                 f"{self._url} is no URL of a head; it looks like http://127.0.0.1:8080"

@@ -61,7 +61,8 @@ class MoveSettings(_Section, frozen=True):
 class WorkerSettings(_Section, frozen=True):
     """What one worker offers; `slots` is per model, `device_bytes` None means that the worker measures it.
 
-    An engine that is in one step for longer than `stall_after_s` counts as failed.
+    An engine that is in one step for longer than `stall_after_s` counts as failed. The certificate is for the
+    peer port.
     """
 
     name: Name | None = None
@@ -74,6 +75,8 @@ class WorkerSettings(_Section, frozen=True):
     dead_after_s: Seconds = 5.0
     peer_host: Text = "127.0.0.1"
     peer_port: Port = 0
+    tls_cert: Text | None = None
+    tls_key: Text | None = None
 
 
 class SecuritySettings(_Section, frozen=True):
@@ -136,8 +139,9 @@ def check_settings(settings: Settings) -> Settings:
     """The same settings once they are right: each value by itself, and those that concern each other."""
     settings = _convert(msgspec.to_builtins(settings))
     head = settings.head
-    if (head.tls_cert is None) != (head.tls_key is None):
-        raise ConfigError("head.tls_cert, head.tls_key: set both, or neither")
+    for key, section in (("head", head), ("worker", settings.worker)):
+        if (section.tls_cert is None) != (section.tls_key is None):
+            raise ConfigError(f"{key}.tls_cert, {key}.tls_key: set both, or neither")
     if head.dead_after_s < 2 * head.heartbeat_s:
         raise ConfigError(
             f"head.dead_after_s: {head.dead_after_s} is less than twice head.heartbeat_s "

@@ -1,7 +1,6 @@
 """The head's process: router and scheduler behind one port, links to the workers, the admin API."""
 
 import asyncio
-import ssl
 import time
 import uuid
 from collections import deque
@@ -14,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from godwit.admin import Admin
 from godwit.config import HeadSettings, MoveSettings, Settings, check_listen
-from godwit.errors import ConfigError, LinkError, ProtocolError, UnauthorizedError, UnavailableError
+from godwit.errors import LinkError, ProtocolError, UnauthorizedError, UnavailableError
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.head import HeadLimits
 from godwit.protocol.messages import (
@@ -32,6 +31,7 @@ from godwit.protocol.wire import decode_from_worker, encode
 from godwit.router.app import make_app, make_runner
 from godwit.router.metrics import RouterMetrics
 from godwit.router.settings import RouterSettings
+from godwit.runtime.doors import server_tls
 from godwit.runtime.link import Link, accept
 from godwit.scheduling.control import Control
 from godwit.scheduling.drains import DrainSettings
@@ -133,13 +133,7 @@ def count_move(metrics: RouterMetrics, record: MoveRecord) -> None:
 
 
 async def _open(runner: web.AppRunner, head: HeadSettings) -> str:
-    tls: ssl.SSLContext | None = None
-    if head.tls_cert is not None:
-        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            tls.load_cert_chain(head.tls_cert, head.tls_key)
-        except OSError as error:
-            raise ConfigError(f"head.tls_cert, head.tls_key: cannot be read as PEM files: {error}") from error
+    tls = server_tls("head", head.tls_cert, head.tls_key)
     site = web.TCPSite(runner, head.host, head.port, ssl_context=tls, backlog=1024)
     await site.start()
     port = runner.addresses[0][1]

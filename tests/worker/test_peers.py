@@ -26,7 +26,7 @@ NOWHERE = "http://127.0.0.1:9/peer"
     ],
 )
 def test_where_others_reach_a_worker(host: str, local_host: str | None, url: str | None) -> None:
-    assert peer_url(host, 7000, local_host) == url
+    assert peer_url("http", host, 7000, local_host) == url
 
 
 def message(number: int) -> PeerMessage:

@@ -1,7 +1,10 @@
-"""Who may come in: keys compared in constant time, and no web pages."""
+"""Who may come in, and how: keys compared in constant time, no web pages, TLS with a certificate."""
 
 import hmac
+import ssl
 from collections.abc import Iterable, Mapping
+
+from godwit.errors import ConfigError
 
 
 def shows_key(headers: Mapping[str, str], keys: Iterable[str]) -> bool:
@@ -16,3 +19,15 @@ def shows_key(headers: Mapping[str, str], keys: Iterable[str]) -> bool:
 def is_from_web_page(headers: Mapping[str, str]) -> bool:
     """Whether a browser sent this for a page: any site could then reach what listens on loopback only."""
     return "Origin" in headers
+
+
+def server_tls(section: str, cert: str | None, key: str | None) -> ssl.SSLContext | None:
+    """TLS with the certificate of a section of the settings, None where it has none; ConfigError."""
+    if cert is None:
+        return None
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        tls.load_cert_chain(cert, key)
+    except OSError as error:
+        raise ConfigError(f"{section}.tls_cert, {section}.tls_key: no PEM files: {error}") from error
+    return tls

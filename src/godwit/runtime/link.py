@@ -1,7 +1,6 @@
 """One link: ordered frames over a WebSocket, bounded, and given up when the other end falls silent."""
 
 import asyncio
-import ssl
 from collections import deque
 from collections.abc import Callable
 
@@ -172,7 +171,6 @@ async def dial(
     url: str,
     token: str | None,
     dead_after_s: float,
-    tls: ssl.SSLContext | None = None,
 ) -> Link:
     """The client's end of a link; LinkError where nobody answers, UnauthorizedError for a wrong token."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -184,7 +182,6 @@ async def dial(
                 max_msg_size=MAX_FRAME_BYTES,
                 compress=0,
                 heartbeat=_heartbeat_s(dead_after_s),
-                ssl=tls or True,
             )
     except aiohttp.WSServerHandshakeError as error:
         if error.status == UnauthorizedError.status:

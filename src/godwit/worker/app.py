@@ -32,6 +32,7 @@ from godwit.protocol.messages import (
 )
 from godwit.protocol.wire import decode_from_head, encode
 from godwit.protocol.worker import WorkerRequests
+from godwit.runtime.doors import server_tls
 from godwit.runtime.link import Link, dial
 from godwit.types import ModelInfo, WorkerId
 from godwit.worker.faults import exit_if_due
@@ -124,7 +125,8 @@ class Worker:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
         host, port = self._settings.peer_host, self._settings.peer_port
-        site = web.TCPSite(self._runner, host, port)
+        tls = server_tls("worker", self._settings.tls_cert, self._settings.tls_key)
+        site = web.TCPSite(self._runner, host, port, ssl_context=tls)
         try:
             await site.start()
         except OSError as error:
@@ -175,7 +177,7 @@ class Worker:
             self._settings.slots,
             self._device_bytes,
             self._instances.infos,
-            peer_url(self._settings.peer_host, self._peer_port, link.local_host),
+            self._peer_url(link.local_host),
         )
         self._link = link
         self._send(hello)
@@ -192,6 +194,10 @@ class Worker:
             (error,) = await asyncio.gather(beating, return_exceptions=True)
             if isinstance(error, Exception):
                 raise error
+
+    def _peer_url(self, local_host: str | None) -> str | None:
+        scheme = "http" if self._settings.tls_cert is None else "https"
+        return peer_url(scheme, self._settings.peer_host, self._peer_port, local_host)
 
     async def _beat(self, link: Link) -> None:
         """Let deadlines pass, and tell the head that this worker is well."""

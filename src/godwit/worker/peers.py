@@ -20,7 +20,7 @@ RETRY_DIAL_S = 30.0
 _log = structlog.get_logger(__name__)
 
 
-def peer_url(host: str, port: int, local_host: str | None) -> str | None:
+def peer_url(scheme: str, host: str, port: int, local_host: str | None) -> str | None:
     """Where others reach a worker that listens on `host`; None where they cannot, so that the head relays.
 
     `local_host` is its address on the way to the head: one that listens everywhere is reached there, and one
@@ -30,7 +30,7 @@ def peer_url(host: str, port: int, local_host: str | None) -> str | None:
     if is_remote and is_loopback(host):
         return None
     reached = (local_host or "127.0.0.1") if host in EVERYWHERE else host
-    return f"http://{f'[{reached}]' if ':' in reached else reached}:{port}/peer"
+    return f"{scheme}://{f'[{reached}]' if ':' in reached else reached}:{port}/peer"
 
 
 class Peers:
