@@ -56,7 +56,14 @@ async def run_head(settings: Settings, ready: Callable[[str], None]) -> None:
     records: deque[MoveRecord] = deque(maxlen=NUM_RECORDS)
     control = _control(settings, hub, metrics, records)
     hub.control = control
-    router_settings = RouterSettings(api_keys=settings.security.api_keys, max_body_bytes=head.max_body_bytes)
+    router_settings = RouterSettings(
+        api_keys=settings.security.api_keys,
+        max_body_bytes=head.max_body_bytes,
+        max_unread_bytes=head.max_unread_bytes,
+        max_header_bytes=head.max_header_bytes,
+        body_timeout_s=head.body_timeout_s,
+        idle_timeout_s=head.idle_timeout_s,
+    )
     app = make_app(
         control,
         settings=router_settings,
@@ -95,7 +102,13 @@ def _control(settings: Settings, hub: "Hub", metrics: RouterMetrics, records: de
         wake=hub.wake,
         new_move=lambda: MoveId(f"move-{uuid.uuid4().hex[:12]}"),
         new_scheduler=lambda: Scheduler(policy, drains),
-        limits=HeadLimits(head.max_queued, head.max_running, head.max_prompt_tokens),
+        limits=HeadLimits(
+            head.max_queued,
+            head.max_running,
+            head.max_prompt_tokens,
+            head.max_failovers,
+            head.prepare_timeout_s,
+        ),
         move_limits=move_limits(moves),
         placement_timeout_s=head.placement_timeout_s,
         on_record=on_record,
