@@ -156,3 +156,15 @@ def test_any_interleaving_of_events_of_any_epochs(seed: int) -> None:
         last_epoch = journal.epoch
     epochs = [epoch for _, epoch, _ in rights.granted]
     assert epochs == sorted(set(epochs))
+
+
+def test_a_journal_is_full_at_its_bound_whatever_a_worker_sends() -> None:
+    journal = Journal(max_output=3)
+    epoch = journal.assign(A)
+    texts = [b"x"] * 5
+    verdict, event = journal.take(A, TokenEvent(RequestId("r"), epoch, 0, [1, 2, 3, 4, 5], texts))
+    assert verdict is Verdict.TAKEN
+    assert event is not None
+    assert (event.ids, event.finish) == ([1, 2, 3], "length")
+    assert journal.output_ids == [1, 2, 3]
+    assert journal.take(A, TokenEvent(RequestId("r"), epoch, 3, [4], [b"x"])) == (Verdict.STALE, None)

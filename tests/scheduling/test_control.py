@@ -5,6 +5,7 @@ import pytest
 from godwit.errors import ConflictError, NotFoundError, OverloadedError
 from godwit.protocol.coordinator import CoordinatorState
 from godwit.protocol.entry import MoveRecord
+from godwit.protocol.head import HeadLimits
 from godwit.types import RequestId, WorkerId
 from tests.protocol.checks import check_at_rest, settle
 from tests.protocol.client import Client
@@ -234,3 +235,14 @@ def test_the_models_of_all_workers_are_listed_once_loaded_ones_first() -> None:
     world.join("b")
     (info,) = world.control.models()
     assert info.name == MODEL and info.is_loaded
+
+
+def test_a_request_whose_worker_is_linked_but_draws_nothing_goes_on_elsewhere() -> None:
+    world = two_workers()
+    client = running_on_a(world)
+    world.hold_back("a", HEAD)
+    world.tick(HeadLimits().progress_timeout_s + 1)
+    world.run(3)
+    assert world.owner("r1") == "b"
+    world.thaw()
+    finishes(world, client)

@@ -1,6 +1,6 @@
 """One request as the head knows it, and the record of each move that it made."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec import Struct
 
@@ -70,10 +70,11 @@ class Entry:
     sampling: Sampling
     sink: Sink
     arrived_s: float
-    journal: Journal = field(default_factory=Journal)
+    journal: Journal
     moving: Moving | None = None
     failover: Failover | None = None
     last_token_s: float = 0.0
+    last_heard_s: float = 0.0
     num_failovers: int = 0
     num_moves: int = 0
     is_dirty: bool = False

@@ -6,6 +6,7 @@ Who drives it gives it the workers' messages, the losses of workers, the schedul
 from collections.abc import Callable, Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from godwit.errors import (
     BadRequestError,
@@ -23,7 +24,7 @@ from godwit.protocol.events import (
     DestinationFailed,
     Tick,
 )
-from godwit.protocol.journal import ADOPTED, GAP, TAKEN, Verdict
+from godwit.protocol.journal import ADOPTED, GAP, TAKEN, Journal, Verdict
 from godwit.protocol.messages import (
     Accepted,
     Message,
@@ -43,12 +44,18 @@ _TRY_ELSEWHERE = (NoFreeSlotError.code, ModelLoadError.code)
 
 
 class HeadLimits(Struct, frozen=True):
-    """Bounds on what the head takes on; `prepare_timeout_s` covers a load at the destination."""
+    """Bounds on what the head takes on.
+
+    `prepare_timeout_s` covers a load at a move's destination. A request that runs and makes no progress for
+    `progress_timeout_s` (its prompt's computation included) is taken off its worker.
+    """
 
     max_queued: int = 1024
     max_running: int = 4096
     max_prompt_tokens: int = 1 << 20
+    max_output_tokens: int = 1 << 20
     max_failovers: int = 5
+    progress_timeout_s: float = 300.0
     prepare_timeout_s: float = 120.0
 
 
@@ -107,7 +114,10 @@ class HeadRequests:
             raise OverloadedError("too many requests are waiting; try again in a moment", retry_after_s=1)
         if request in self._entries:
             raise ConflictError(f"there is a request {request} already")
-        self._entries[request] = Entry(request, model, prompt, sampling, sink, self._now())
+        max_output = min(sampling.max_tokens, self._limits.max_output_tokens)
+        sampling = replace(sampling, max_tokens=max_output)
+        journal = Journal(max_output=max_output)
+        self._entries[request] = Entry(request, model, prompt, sampling, sink, self._now(), journal)
         self._observer.queued(request, model, frozenset(), False)
 
     def cancel(self, request: RequestId) -> None:
@@ -118,10 +128,11 @@ class HeadRequests:
 
     def flush(self) -> None:
         """Let every sink with new tokens write them out."""
-        dirty, self._dirty = self._dirty, []
+        dirty, self._dirty = [entry for entry in self._dirty if entry.is_dirty], []
         for entry in dirty:
-            if entry.is_dirty:
-                entry.is_dirty = False
+            entry.is_dirty = False
+        for entry in dirty:
+            if entry.request in self._entries:
                 entry.sink.flush()
 
     # --- what the scheduler decides -------------------------------------------------------------------------
@@ -135,6 +146,7 @@ class HeadRequests:
         if journal.owner is not None:
             raise InvariantBrokenError(f"{request} is placed on {worker}, but {journal.owner} owns it")
         epoch = journal.assign(worker)
+        entry.last_heard_s = self._now()
         prompt = entry.prompt if journal.prompt_ids is None else TokenPrompt(journal.prompt_ids)
         ids = tuple(journal.output_ids)
         self._send(worker, Submit(request, epoch, entry.model, prompt, ids, entry.sampling))
@@ -192,8 +204,12 @@ class HeadRequests:
 
     def tick(self, now: float) -> None:
         """Let deadlines pass."""
-        for entry in [e for e in self._entries.values() if e.moving is not None]:
-            self._moves.feed(entry, Tick(now))
+        timeout_s = self._limits.progress_timeout_s
+        for entry in list(self._entries.values()):
+            if entry.moving is not None:
+                self._moves.feed(entry, Tick(now))
+            elif entry.journal.owner is not None and now - entry.last_heard_s > timeout_s:
+                self.interrupt(entry.request, f"no progress for {timeout_s:g} s")
 
     def _tokens(self, worker: WorkerId, events: list[TokenEvent]) -> None:
         now = self._now()
@@ -213,7 +229,7 @@ class HeadRequests:
                 continue
             if entry.failover is not None:
                 self._moves.recovered(entry, worker, fresh.first_index, now)
-            entry.last_token_s = now
+            entry.last_token_s = entry.last_heard_s = now
             if fresh.ids:
                 if not entry.is_dirty:
                     entry.is_dirty = True
@@ -222,13 +238,18 @@ class HeadRequests:
                     self._dirty.append(entry)
                 entry.sink.tokens(fresh.first_index, fresh.ids, fresh.texts, fresh.alternatives)
             if fresh.finish is not None and event.request in entries:
+                if event.finish is None:
+                    self._stop_everywhere(entry)
                 self._finish(entry, fresh.finish)
 
     def _refuse(self, worker: WorkerId, entry: Entry, event: TokenEvent, verdict: Verdict) -> None:
         if verdict is GAP:
             # Links keep order, so a gap means that the sender lost tokens: the journal is the truth.
             self._send(worker, Stop(event.request, event.epoch))
-            self._moves.source_lost(entry, worker, "tokens were lost")
+            if entry.journal.is_candidate(worker, event.epoch):
+                self._moves.feed(entry, DestinationFailed("tokens were lost"))
+            else:
+                self._moves.source_lost(entry, worker, "tokens were lost")
         elif event.first_index + len(event.ids) > len(entry.journal.output_ids):
             self._send(worker, Stop(event.request, event.epoch))
 
@@ -240,6 +261,7 @@ class HeadRequests:
         ):
             self._send(worker, Stop(message.request, message.epoch))
             return
+        entry.last_heard_s = self._now()
         if entry.journal.prompt_ids is not None:
             return
         if len(message.prompt_ids) > self._limits.max_prompt_tokens:

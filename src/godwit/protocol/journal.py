@@ -13,6 +13,7 @@ from godwit.protocol.messages import TokenEvent
 from godwit.types import Epoch, TokenId, WorkerId
 
 _NO_EPOCH = Epoch(0)
+NO_BOUND = 2**31 - 1
 
 
 class Verdict(Enum):
@@ -36,7 +37,8 @@ TAKEN, ADOPTED, STALE, GAP = Verdict
 class Journal:
     """One request's output ids and ownership. Not thread-safe; no I/O.
 
-    `owner` is None before the first placement and after a failure until the next one.
+    `owner` is None before the first placement and after a failure until the next one. At `max_output` output
+    tokens the request is finished, whatever a worker sends.
     """
 
     output_ids: list[TokenId] = field(default_factory=list)
@@ -46,6 +48,7 @@ class Journal:
     candidate: WorkerId | None = None
     candidate_epoch: Epoch = _NO_EPOCH
     is_finished: bool = False
+    max_output: int = NO_BOUND
 
     def _next_epoch(self) -> Epoch:
         return Epoch(max(self.epoch, self.candidate_epoch) + 1)
@@ -104,12 +107,28 @@ class Journal:
             self.candidate = None
         if skip:
             event = _without(event, skip)
+        room = self.max_output - len(self.output_ids)
+        if len(event.ids) >= room and (event.finish is None or len(event.ids) > room):
+            event = _ended(event, room)
         self.output_ids += event.ids
         if event.finish is not None:
             self.is_finished = True
         elif not event.ids:
             return verdict, None
         return verdict, event
+
+
+def _ended(event: TokenEvent, room: int) -> TokenEvent:
+    """The first `room` tokens of the event, as the request's last."""
+    return TokenEvent(
+        event.request,
+        event.epoch,
+        event.first_index,
+        event.ids[:room],
+        event.texts[:room],
+        "length",
+        event.alternatives[:room],
+    )
 
 
 def _without(event: TokenEvent, skip: int) -> TokenEvent:

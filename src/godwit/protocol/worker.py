@@ -114,25 +114,11 @@ class WorkerRequests:
         finished: dict[RequestId, str] = {}
         drawn: dict[RequestId, Running] = {}
         self._is_stepping = True
-        for event in events:
-            match event:
-                case Generated():
-                    if running := self._by_sequence.get(event.request):
-                        running.output.append(event.token)
-                        drawn[event.request] = running
-                case Ended():
-                    if running := self._by_sequence.get(event.request):
-                        drawn[event.request] = running
-                        finished[event.request] = event.reason
-                case Computed():
-                    self._incoming.computed(event)
-                case Held():
-                    if running := self._by_sequence.get(event.request):
-                        self._outgoing.drawn(running)
-                        self._outgoing.stopped(running.request, event.num_output)
-                case Failed():
-                    self._failed(event)
-        self._is_stepping = False
+        try:
+            for event in events:
+                self._take_event(event, drawn, finished)
+        finally:
+            self._is_stepping = False
         for sequence, running in drawn.items():
             if sequence not in finished:
                 self._outgoing.drawn(running)
@@ -142,6 +128,25 @@ class WorkerRequests:
         for sequence in finished:
             if ended := self._by_sequence.get(sequence):
                 self._end(ended)
+
+    def _take_event(
+        self, event: EngineEvent, drawn: dict[RequestId, Running], finished: dict[RequestId, str]
+    ) -> None:
+        running = None if event.request is None else self._by_sequence.get(event.request)
+        match event:
+            case Generated() if running:
+                running.output.append(event.token)
+                drawn[event.request] = running
+            case Ended() if running:
+                drawn[event.request] = running
+                finished[event.request] = event.reason
+            case Computed():
+                self._incoming.computed(event)
+            case Held() if running:
+                self._outgoing.drawn(running)
+                self._outgoing.stopped(running.request, event.num_output)
+            case Failed():
+                self._failed(event)
 
     def _queue(self, message: Message) -> None:
         """Send to the head, but after the tokens of the step that is being taken."""

@@ -12,8 +12,10 @@ VARIABLE = "GODWIT_FAULT"
 EXIT_STATUS = 77
 
 
+_FAULT = os.environ.get(VARIABLE)
+
+
 def exit_if_due(worker: str, message: Message) -> None:
     """End this process at once where the environment says so."""
-    fault = os.environ.get(VARIABLE)
-    if fault is not None and fault == f"{worker}:exit_on={type(message).__name__}":
+    if _FAULT is not None and f"{worker}:exit_on={type(message).__name__}" == _FAULT:
         os._exit(EXIT_STATUS)

@@ -54,6 +54,7 @@ class Peers:
         self._links: dict[WorkerId, Link] = {}
         self._waiting: dict[WorkerId, list[PeerMessage]] = {}
         self._unreachable_until_s: dict[str, float] = {}  # by address: a new life of a peer has another
+        self._lives: dict[WorkerId, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
 
@@ -92,6 +93,7 @@ class Peers:
             _log.warning("peer refused", address=request.remote, reason=error.message)
             await link.refuse(error.message)
             return web.Response()
+        self._replace_former_life(hello)
         await self._serve(hello.worker, link)
         return web.Response()
 
@@ -104,6 +106,14 @@ class Peers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
+
+    def _replace_former_life(self, hello: PeerHello) -> None:
+        """A link to an earlier life of this peer is dead, whether its heartbeat has noticed or not."""
+        is_new = hello.incarnation > self._lives.get(hello.worker, 0)
+        self._lives[hello.worker] = max(hello.incarnation, self._lives.get(hello.worker, 0))
+        if is_new and (former := self._links.pop(hello.worker, None)) is not None:
+            former.close("a later life of the peer has dialled")
+            self._on_gone(hello.worker, "it has begun a new life")
 
     @staticmethod
     def _now() -> float:
@@ -154,9 +164,12 @@ class Peers:
             # Nobody awaits this: whoever runs the loop must hear of it (`processes.run`).
             asyncio.get_running_loop().call_exception_handler({"message": str(error), "exception": error})
         finally:
-            if is_mine and self._links.get(peer) is link:
+            # One that a later life's link has replaced says nothing about that one.
+            is_current = self._links.get(peer) is link
+            if is_current:
                 del self._links[peer]
-            self._on_gone(peer, reason)
+            if is_current or not is_mine:
+                self._on_gone(peer, reason)
 
     def _take(self, peer: WorkerId, frame: bytes) -> None:
         message = decode_from_peer(frame)
