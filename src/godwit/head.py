@@ -208,6 +208,7 @@ class Hub:
             return web.Response()
         worker = hello.worker
         if hello.incarnation < self._incarnations.get(worker, 0):
+            _log.warning("worker refused", worker=worker, reason="a later life of it has joined")
             link.close(f"a later life of {worker} has joined; this one must not")
         else:
             self._join(hello, link)

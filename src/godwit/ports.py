@@ -59,6 +59,7 @@ class Failed(Struct, frozen=True, gc=False):
     request: RequestId | None
     message: str
     model: ModelName | None = None
+    code: str = "engine_error"
 
 
 EngineEvent = Generated | Ended | Computed | Held | Failed
@@ -127,6 +128,10 @@ class Engine(Protocol):
 
     def check(self, sequence: SequenceSpec) -> None:
         """Raise BadRequestError (ids out of the vocabulary, bad grammar, …) or ContextTooLongError."""
+        ...
+
+    def try_out(self, sampling: Sampling) -> None:
+        """BadRequestError where a grammar needs too much; blocks for seconds, and may run in any thread."""
         ...
 
     def open(self, request: RequestId, sequence: SequenceSpec) -> None:

@@ -105,6 +105,9 @@ class StepEngine:
     def piece(self, token: TokenId) -> bytes:
         return piece(token)
 
+    def try_out(self, sampling: Sampling) -> None:
+        """It knows no grammars."""
+
     def check(self, sequence: SequenceSpec) -> None:
         if self.refuses_forbidden_seed and sequence.sampling.seed == FORBIDDEN_SEED:
             raise BadRequestError("this engine cannot draw so")

@@ -45,3 +45,18 @@ def test_each_end_takes_only_what_the_other_end_may_say() -> None:
         decode_from_head(encode(Commit(MOVE, 3)))
     with pytest.raises(ProtocolError):
         decode_from_peer(encode(Hello(WorkerId("a"), 1, 1, 1, (), None)))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        TokenEvent(RequestId("r"), Epoch(1), 0, [1, 2], [b"x"]),
+        TokenEvent(RequestId("r"), Epoch(1), 0, [1], [b"x"], None, ((), ())),
+        TokenEvent(RequestId("r"), Epoch(1), 0, [], [], "banana"),
+        TokenEvent(RequestId("r"), Epoch(1), -1, [1], [b"x"]),
+    ],
+    ids=["fewer texts than ids", "alternatives for other ids", "an unknown finish", "before the first"],
+)
+def test_tokens_that_are_not_whole_are_no_message(event: TokenEvent) -> None:
+    with pytest.raises(ProtocolError):
+        decode_from_worker(encode(Tokens([event])))

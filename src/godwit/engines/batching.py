@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import structlog
 
@@ -11,7 +12,7 @@ from godwit.engines.runner import Runner
 from godwit.engines.sequence import OpenRound, Phase, Plan, SequenceState, plan_step
 from godwit.errors import ConflictError, EngineError, GodwitError, NoFreeSlotError
 from godwit.ports import Computed, Ended, EngineEvent, Failed, Generated, Held, OnStep, SequenceSpec
-from godwit.types import ChatMessage, ModelInfo, RequestId, TokenId
+from godwit.types import ChatMessage, ModelInfo, RequestId, Sampling, TokenId
 
 _log = structlog.get_logger(__name__)
 
@@ -41,6 +42,8 @@ class BatchingEngine:
         self._thread: threading.Thread | None = None
         # The caller's side: which requests hold a slot once all queued commands are done.
         self._guard = threading.Lock()
+        self._changed = threading.Condition(self._guard)
+        self._num_readers = 0
         self._taken: set[RequestId] = set()
         self._is_closed = False
         self._failure: str | None = None
@@ -90,10 +93,13 @@ class BatchingEngine:
         self._runner.interrupt()
         if self._thread is not None:
             self._thread.join()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._num_readers)
         self._runner.close()
 
     def tokenize(self, text: str, *, add_special: bool) -> list[TokenId]:
-        return self._runner.tokenize(text, add_special=add_special)
+        with self._reading():
+            return self._runner.tokenize(text, add_special=add_special)
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
         return self._runner.render(messages)
@@ -101,8 +107,26 @@ class BatchingEngine:
     def piece(self, token: TokenId) -> bytes:
         return self._runner.piece(token)
 
+    def try_out(self, sampling: Sampling) -> None:
+        with self._reading():
+            self._runner.try_out(sampling)
+
     def check(self, sequence: SequenceSpec) -> None:
         self._runner.check(sequence)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Keep the model until the block ends: it may run in any thread, beside `close`."""
+        with self._guard:
+            if self._is_closed:
+                raise NoFreeSlotError(f"{self.info.name} is being unloaded")
+            self._num_readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_readers -= 1
+                self._changed.notify_all()
 
     # Commands. Each is a closure that runs in the engine's thread.
 
@@ -230,7 +254,7 @@ class BatchingEngine:
 
     def _fail(self, state: SequenceState, error: GodwitError) -> None:
         state.phase = Phase.ENDED
-        self._events.append(Failed(state.request, error.message))
+        self._events.append(Failed(state.request, error.message, code=error.code))
 
     def _report(self) -> None:
         if self._events:

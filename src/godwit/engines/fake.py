@@ -160,6 +160,9 @@ class FakeRunner:
     def piece(self, token: TokenId) -> bytes:
         return _piece(token)
 
+    def try_out(self, sampling: Sampling) -> None:
+        """Grammars are refused by `check`."""
+
     def check(self, sequence: SequenceSpec) -> None:
         check_common(sequence, num_vocab=NUM_VOCAB, context_tokens=self._info.context_tokens)
         for field in ("grammar", "json_schema"):

@@ -17,6 +17,7 @@ _MAX_DEPTH = 200  # the C++ parser recurses once a bracket
 # What llama-cpp-python's converter raises on schemas that it does not understand.
 _CONVERTER_ERRORS = (
     ValueError, TypeError, LookupError, AttributeError, AssertionError, RuntimeError, RecursionError,
+    MemoryError,
 )  # fmt: skip
 
 
@@ -97,5 +98,7 @@ def _schema_to_gbnf(schema: str) -> str:
         wanted = _inline_root(json.loads(schema)) or {"type": "object"}
         gbnf: str = json_schema_to_gbnf(json.dumps(wanted))
     except _CONVERTER_ERRORS as error:
-        raise BadRequestError(f"json_schema cannot be followed: {error}", param="json_schema") from error
+        raise BadRequestError(
+            f"json_schema cannot be followed: {str(error) or 'it is too large'}", param="json_schema"
+        ) from error
     return gbnf

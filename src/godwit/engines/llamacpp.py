@@ -17,9 +17,10 @@ from godwit.engines.limits import check_common
 from godwit.engines.runner import Span
 from godwit.engines.sampling import Candidates, Sampler
 from godwit.engines.sequence import TAIL_TOKENS
+from godwit.engines.trial import GrammarTrials
 from godwit.errors import BadRequestError, ConfigError, ContextTooLongError, EngineError, ModelLoadError
 from godwit.ports import SequenceSpec
-from godwit.types import ChatMessage, ModelInfo, ModelName, Token, TokenId
+from godwit.types import ChatMessage, ModelInfo, ModelName, Sampling, Token, TokenId
 
 USUAL_PIECE_BYTES = 16  # shorter prompts are tokenized without a look at the whole vocabulary
 SPARE_SEQUENCES = 2  # ids beyond the slots, through which ranges of KV will be exported and imported
@@ -94,6 +95,7 @@ class LlamaRunner:
         self._logits = np.zeros((slots, self._file.num_vocab), dtype=np.float32)
         self._candidates = Candidates(self._file.num_vocab)
         self._samplers: dict[int, Sampler] = {}
+        self._trials = GrammarTrials(path)
 
     def _make_context(self, max_rows: int, threads: int, options: LlamaOptions) -> Any:
         api = self._api
@@ -156,6 +158,7 @@ class LlamaRunner:
         for sampler in self._samplers.values():
             sampler.close()
         self._samplers.clear()
+        self._trials.close()
         self._api.llama_free(self._context)
         self._api.llama_model_free(self._model)
 
@@ -177,6 +180,9 @@ class LlamaRunner:
                 param="messages",
             )
         return self._template.render(messages)
+
+    def try_out(self, sampling: Sampling) -> None:
+        self._trials.check(sampling)
 
     def piece(self, token: TokenId) -> bytes:
         return self._file.piece(token)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from godwit.ports import SequenceSpec
-from godwit.types import ChatMessage, ModelInfo, Token, TokenId
+from godwit.types import ChatMessage, ModelInfo, Sampling, Token, TokenId
 
 
 class Span(NamedTuple):
@@ -21,7 +21,7 @@ class Span(NamedTuple):
 
 class Runner(Protocol):
     """One loaded model with `slots` independent KV slots; all but `interrupt`, `check`, `piece`, `render`
-    and `tokenize` are called from the engine's thread only."""
+    `tokenize` and `try_out` are called from the engine's thread only."""
 
     @property
     def info(self) -> ModelInfo: ...
@@ -64,3 +64,5 @@ class Runner(Protocol):
     def piece(self, token: TokenId) -> bytes: ...
 
     def check(self, sequence: SequenceSpec) -> None: ...
+
+    def try_out(self, sampling: Sampling) -> None: ...

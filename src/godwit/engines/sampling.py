@@ -6,6 +6,7 @@ second draw: checking one token takes microseconds, masking a vocabulary millise
 """
 
 import ctypes
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,12 +18,13 @@ from godwit.engines.gguf import GgufFile
 from godwit.engines.grammar import Grammar, compile_grammar
 from godwit.engines.logprobs import alternatives
 from godwit.engines.shaping import Shaping
-from godwit.errors import EngineError
+from godwit.errors import BadRequestError, EngineError
 from godwit.ports import SequenceSpec
 from godwit.types import Sampling, Token, TokenId
 
 Logits = NDArray[np.float32]
 _MASK = (1 << 64) - 1
+_MOST_GRAMMAR_S = 1.0  # for one token; usual are 0.0001 to 0.05, and everybody else waits meanwhile
 _LEAST_TEMPERATURE = 1e-5  # below it logits divided by it leave the range of a float
 _RANDOM_SEED = 0xFFFFFFFF  # llama.cpp takes this one to mean "seed yourself from the clock"
 
@@ -111,10 +113,16 @@ class Sampler:
 
         A grammar that can only end ends the sequence even where `min_tokens` or `ignore_eos` ask for more.
         """
+        started_s = time.monotonic()
         chosen = self._choose(logits)
         if chosen is None or chosen in self._file.eog_ids:
             return None
         self.accept((chosen,))
+        if self._grammar is not None and time.monotonic() - started_s > _MOST_GRAMMAR_S:
+            # What is ambiguous gets slower with every token.
+            raise BadRequestError(
+                "the grammar is too ambiguous: it needs seconds for one token", param="grammar"
+            )
         num = self._sampling.num_logprobs
         listed = () if num is None else alternatives(logits, chosen, num, self._file.piece)
         return Token(chosen, self._file.piece(chosen), listed)

@@ -294,6 +294,12 @@ class HeadRequests:
         if journal.is_candidate(worker, message.epoch):
             self._moves.feed(entry, DestinationFailed(message.message))
         elif journal.is_entitled(worker, message.epoch):
+            error = from_code(message.code, message.message)
+            if isinstance(error, BadRequestError):
+                # It is the request's own fault: another server would fare no better.
+                self._stop_everywhere(entry)
+                self._fail(entry, error)
+                return
             self._moves.source_lost(entry, worker, message.message)
 
     # --- ends -----------------------------------------------------------------------------------------------

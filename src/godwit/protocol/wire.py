@@ -3,7 +3,7 @@
 import msgspec
 
 from godwit.errors import ProtocolError
-from godwit.protocol.messages import FromHead, FromPeer, FromWorker, Message
+from godwit.protocol.messages import FromHead, FromPeer, FromWorker, Message, TokenEvent, Tokens
 
 _encoder = msgspec.msgpack.Encoder()
 _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
@@ -19,9 +19,23 @@ def encode(message: Message) -> bytes:
 def decode_from_worker(frame: bytes) -> FromWorker:
     """The message in a frame that a worker sent to the head; ProtocolError where it is none."""
     try:
-        return _from_worker.decode(frame)
+        message = _from_worker.decode(frame)
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"not a message from a worker: {error}") from error
+    if isinstance(message, Tokens) and not all(_is_whole(event) for event in message.events):
+        raise ProtocolError("not a message from a worker: tokens without their texts, or an unknown finish")
+    return message
+
+
+def _is_whole(event: TokenEvent) -> bool:
+    """Whether there is a text, and an alternative where there are any, for each id."""
+    num = len(event.ids)
+    return (
+        len(event.texts) == num
+        and (not event.alternatives or len(event.alternatives) == num)
+        and event.finish in (None, "stop", "length")
+        and event.first_index >= 0
+    )
 
 
 def decode_from_head(frame: bytes) -> FromHead:

@@ -199,7 +199,7 @@ class WorkerRequests:
         for sequence, running in list(self._by_sequence.items()):
             if sequence == event.request or (event.request is None and running.model == event.model):
                 self._end(running)
-                self._queue(RequestFailed(running.request, running.epoch, "engine_error", event.message))
+                self._queue(RequestFailed(running.request, running.epoch, event.code, event.message))
 
     def _adopt(self, running: Running) -> None:
         self._fence(running.request, running.epoch)

@@ -26,7 +26,9 @@ from godwit.protocol.messages import (
     ModelChanged,
     PeerHello,
     PeerMessage,
+    Rejected,
     Relayed,
+    Submit,
     Unload,
     Welcome,
 )
@@ -38,6 +40,7 @@ from godwit.types import ModelInfo, WorkerId
 from godwit.worker.faults import exit_if_due
 from godwit.worker.instances import Checkpoint, LocalInstances
 from godwit.worker.peers import Peers, peer_url
+from godwit.worker.preparing import Preparing, is_quick
 
 TICK_S = 0.1
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 2.0
@@ -112,6 +115,7 @@ class Worker:
             self._me, self._token, settings.dead_after_s, self._send, self._on_peer, self._on_peer_gone
         )
         self._requests = WorkerRequests(self._instances, self._send, self._peers.send, time.monotonic)
+        self._preparing = Preparing()
         self._link: Link | None = None
         self._runner: web.AppRunner | None = None
         self._peer_port = 0
@@ -153,8 +157,11 @@ class Worker:
             while not self._is_leaving:
                 if not self._is_stalled():
                     try:
+                        started_s = time.monotonic()
                         await self._serve_once(session, url)
-                        retry_s = FIRST_RETRY_S
+                        if time.monotonic() - started_s > LAST_RETRY_S:
+                            # One that ended at once was refused: another worker has this name, say.
+                            retry_s = FIRST_RETRY_S
                     except (LinkError, ProtocolError) as error:
                         _log.warning("no link to the head", reason=error.message, retry_s=retry_s)
                 if not self._is_leaving:
@@ -163,6 +170,7 @@ class Worker:
 
     async def close(self) -> None:
         """Stop everything that this worker started."""
+        self._preparing.close()
         self._requests.head_gone()
         await self._peers.close()
         await self._instances.close()
@@ -189,6 +197,7 @@ class Worker:
             _log.info("link to the head ended", reason=reason)
         finally:
             self._link = None
+            self._preparing.drop_all()
             self._requests.head_gone()
             beating.cancel()
             (error,) = await asyncio.gather(beating, return_exceptions=True)
@@ -231,6 +240,8 @@ class Worker:
         match message:
             case Welcome():
                 self._heartbeat_s = message.heartbeat_s
+            case Submit():
+                self._submit(message)
             case Load():
                 self._instances.load(message.model, lambda _: None)
             case Unload():
@@ -248,6 +259,18 @@ class Worker:
                     self._link.close(message.reason)
             case _:
                 self._requests.on_head(message)
+
+    def _submit(self, order: Submit) -> None:
+        """A Stop or a later epoch may overtake a long prompt; the head stops what it no longer wants."""
+        engine = self._instances.get(order.model)
+        if engine is None or is_quick(order):
+            self._requests.on_head(order)
+            return
+
+        def refused(error: GodwitError) -> None:
+            self._send(Rejected(order.request, order.epoch, error.code, error.message))
+
+        self._preparing.start(order, engine, self._requests.on_head, refused)
 
     def _on_peer(self, peer: WorkerId, message: PeerMessage) -> None:
         exit_if_due(self._me.worker, message)
