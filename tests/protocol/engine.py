@@ -84,6 +84,7 @@ class StepEngine:
     kv_layout: str | None = "steps"
     reports: list[list[EngineEvent]] = field(default_factory=list)
     refuses_forbidden_seed: bool = False
+    exports_nothing: bool = False
     num_computed: int = 0
     num_imported: int = 0
     num_steps: int = 0
@@ -149,7 +150,7 @@ class StepEngine:
 
     def export_kv(self, request: RequestId, kv: KvRange) -> None:
         def act(one: Slot) -> None:
-            if kv.last > one.num_computed:
+            if self.exports_nothing or kv.last > one.num_computed:
                 self._events.append(KvExported(request, kv, bytearray(), "it is not computed"))
             else:
                 self._events.append(KvExported(request, kv, kv_of(one.tokens, kv)))
@@ -257,6 +258,7 @@ class StepEngine:
         if is_right:
             one.num_computed = kv.last
             self.num_imported += kv.last - kv.first
+            one.round = one.round and (one.round[0] + kv.last - kv.first, one.round[1])
         self._events.append(KvImported(request, 0.1, None if is_right else "it is of another context"))
 
     def _draw(self, request: RequestId, one: Slot) -> None:

@@ -19,6 +19,7 @@ from godwit.protocol.messages import (
     Alive,
     FromHead,
     Hello,
+    KvPart,
     Leave,
     Left,
     Load,
@@ -111,7 +112,9 @@ class Worker:
         self._peers = Peers(
             self._me, self._token, settings.dead_after_s, self._send, self._on_peer, self._on_peer_gone
         )
-        self._requests = WorkerRequests(self._instances, self._send, self._peers.send, time.monotonic)
+        self._requests = WorkerRequests(
+            self._instances, self._send, self._peers.send, self._peers.has_link, time.monotonic
+        )
         self._link: Link | None = None
         self._runner: web.AppRunner | None = None
         self._peer_port = 0
@@ -249,7 +252,7 @@ class Worker:
             case _:
                 self._requests.on_head(message)
 
-    def _on_peer(self, peer: WorkerId, message: PeerMessage) -> None:
+    def _on_peer(self, peer: WorkerId, message: PeerMessage | KvPart) -> None:
         exit_if_due(self._me.worker, message)
         self._requests.on_peer(peer, message)
 
