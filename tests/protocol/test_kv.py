@@ -113,6 +113,25 @@ def test_no_more_than_the_window_is_under_way() -> None:
     assert only_record(world).method == "kv"
 
 
+def test_a_drain_moves_as_configured() -> None:
+    world = two_workers()
+    world.control.method = "auto"
+    client = running_on_a(world, NUM_OUTPUT)
+    world.control.ask_drain(A, None)
+    run_until(world, lambda: bool(world.records))
+    assert (only_record(world).method, only_record(world).outcome) == ("split", "done")
+    finishes(world, client)
+
+
+def test_a_request_without_output_moves_by_its_tokens() -> None:
+    world = two_workers()
+    client = world.start("r1", 20)
+    world.deliver_all()
+    world.move("r1", "b", method="kv")
+    finishes(world, client)
+    assert only_record(world).method == "tokens" and only_record(world).kv_problem is None
+
+
 def fell_back(world: World, client: Client, why: str) -> None:
     """The move is done without the KV, the record says why, and the destination computed everything."""
     run_until(world, lambda: bool(world.records))
