@@ -36,7 +36,7 @@ from godwit.protocol.worker import WorkerRequests
 from godwit.runtime.doors import server_tls
 from godwit.runtime.link import Link, dial
 from godwit.types import ModelInfo, WorkerId
-from godwit.worker.faults import exit_if_due
+from godwit.worker.faults import corrupted_if_due, exit_if_due
 from godwit.worker.instances import Checkpoint, LocalInstances
 from godwit.worker.peers import Peers, peer_url
 
@@ -254,7 +254,7 @@ class Worker:
 
     def _on_peer(self, peer: WorkerId, message: PeerMessage | KvPart) -> None:
         exit_if_due(self._me.worker, message)
-        self._requests.on_peer(peer, message)
+        self._requests.on_peer(peer, corrupted_if_due(self._me.worker, message))
 
     def _on_peer_gone(self, peer: WorkerId, reason: str) -> None:
         self._requests.peer_gone(peer, reason)

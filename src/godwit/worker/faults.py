@@ -1,15 +1,25 @@
-"""A hook for fault tests alone: a worker that dies at one point of the protocol, as if by SIGKILL.
+"""A hook for fault tests alone: a worker that dies at one point of the protocol, or gets corrupt KV.
 
 GODWIT_FAULT=`WORKER:exit_on=MESSAGE` makes the worker of that name end, without a word to anybody, when a
-message of that type (a class of `godwit.protocol.messages`) has arrived and before it is acted upon.
+message of that type (a class of `godwit.protocol.messages`) has arrived and before it is acted upon, as if
+by SIGKILL. `WORKER:corrupt=KvPart` turns a bit of each chunk of KV that reaches it.
 """
 
 import os
 
-from godwit.protocol.messages import Message
+from msgspec.structs import replace
+
+from godwit.protocol.messages import KvPart, Message, PeerMessage
 
 VARIABLE = "GODWIT_FAULT"
 EXIT_STATUS = 77
+
+
+def corrupted_if_due(worker: str, message: PeerMessage | KvPart) -> PeerMessage | KvPart:
+    """The message, with one bit turned where it is KV and the environment says so."""
+    if isinstance(message, KvPart) and os.environ.get(VARIABLE) == f"{worker}:corrupt=KvPart":
+        return replace(message, data=bytes([message.data[0] ^ 1]) + message.data[1:])
+    return message
 
 
 def exit_if_due(worker: str, message: Message) -> None:
