@@ -54,7 +54,7 @@ class KvSending:
             last = min(first + CHUNK_BYTES, total)
             if last > self.num_wanted + WINDOW_BYTES:
                 return
-            chunk = bytes(memoryview(self.data)[first:last])
+            chunk = memoryview(self.data)[first:last]
             self.digest.update(chunk)
             self.num_sent = last
             digest = self.digest.digest() if last == total else b""
@@ -88,7 +88,8 @@ class KvReceiving:
         if not is_next or part.total != len(self.data) or end > part.total:
             return f"a chunk of {len(part.data)} bytes came for {part.offset} of {part.total}"
         self.heard_s = now
-        self.data[part.offset : end] = part.data
+        # A view takes the bytes without a copy of them.
+        memoryview(self.data)[part.offset : end] = part.data
         self.digest.update(part.data)
         self.num_received = end
         self.is_whole = end == part.total

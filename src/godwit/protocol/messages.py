@@ -340,7 +340,7 @@ class KvPart(Message, frozen=True):
     move: MoveId
     offset: int
     total: int
-    data: bytes
+    data: memoryview
     digest: bytes
 
 

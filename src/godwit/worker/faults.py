@@ -18,7 +18,8 @@ EXIT_STATUS = 77
 def corrupted_if_due(worker: str, message: PeerMessage | KvPart) -> PeerMessage | KvPart:
     """The message, with one bit turned where it is KV and the environment says so."""
     if isinstance(message, KvPart) and os.environ.get(VARIABLE) == f"{worker}:corrupt=KvPart":
-        return replace(message, data=bytes([message.data[0] ^ 1]) + message.data[1:])
+        first, *rest = message.data
+        return replace(message, data=memoryview(bytes([first ^ 1, *rest])))
     return message
 
 
