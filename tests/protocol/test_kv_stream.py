@@ -44,8 +44,8 @@ def carry(source: KvSending, destination: KvReceiving) -> str | None:
 def test_two_thousand_tokens_take_no_more_than_two_chunks_beside_the_kv(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kv, "CHUNK_BYTES", 256 * 1024)
-    monkeypatch.setattr(kv, "WINDOW_BYTES", 512 * 1024)
+    monkeypatch.setattr(kv, "CHUNK_BYTES", 512 * 1024)
+    monkeypatch.setattr(kv, "WINDOW_BYTES", 1024 * 1024)
     data = bytearray(NUM_TOKENS * BYTES_PER_TOKEN)
     data[::997] = b"x" * len(data[::997])
     source, destination = sending(data), ends()

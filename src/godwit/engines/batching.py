@@ -339,8 +339,10 @@ class BatchingEngine:
             problem = error.message
         else:
             state.num_computed = kv.last
-            if state.round is not None:  # what was not computed is not of the round's tokens
-                state.round = state.round._replace(first=state.round.first + kv.last - kv.first)
+            if (round_ := state.round) is not None:
+                # What was not computed is not of the round's tokens, nor is the wait for it of its seconds.
+                begin_s = self._clock() if kv.first == 0 else round_.start_s
+                state.round = OpenRound(round_.first + kv.last - kv.first, round_.target, begin_s)
         self._events.append(KvImported(state.request, self._clock() - started_s, problem))
 
     def _do_generate(self, state: SequenceState) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 from godwit.protocol.messages import KvPart
 from godwit.types import KvOffer, KvReport, MoveId, TokenId
 
-CHUNK_BYTES = 256 * 1024
+CHUNK_BYTES = 512 * 1024
 WINDOW_BYTES = 2 * CHUNK_BYTES
 MAX_KV_BYTES = 1 << 30
 SILENCE_S = 5.0
