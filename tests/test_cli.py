@@ -126,6 +126,8 @@ def test_a_drained_worker_leaves_and_its_process_ends(
 def test_what_the_head_does_not_know_is_said(serving: Serving, godwit: Callable[..., Result]) -> None:
     unknown_request = godwit("migrate", "req-0", "--to", "w2", "--url", serving.url)
     assert (unknown_request.exit_code, "req-0" in unknown_request.stderr) == (1, True)
+    unknown_method = godwit("migrate", "req-0", "--method", "swim", "--url", serving.url)
+    assert (unknown_method.exit_code, "split" in unknown_method.stderr) == (2, True)
     unknown_worker = godwit("drain", "w9", "--url", serving.url)
     assert (unknown_worker.exit_code, "w1, w2" in unknown_worker.stderr) == (1, True)
 

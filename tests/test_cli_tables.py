@@ -51,4 +51,8 @@ def test_workers_requests_and_moves_are_listed() -> None:
 
 def test_a_move_is_told_in_a_line() -> None:
     assert describe_move(DONE) == "r1 moved from w1 to w2: 2 rounds of 120 + 3 tokens, pause 14.2 ms"
+    kv = MoveRecord("r1", "w1", "w2", "done", "kv", rounds=((9, 0.1),), kv_tokens=99, kv_bytes=2_300_000)
+    assert describe_move(kv) == "r1 moved from w1 to w2: 2.3 MB of KV, 1 rounds of 9 tokens"
+    fell_back = MoveRecord("r1", "w1", "w2", "done", "kv→tokens", kv_problem="its digest is wrong")
+    assert "no KV (its digest is wrong)" in describe_move(fell_back)
     assert describe_move(FAILED) == "r1 stayed on w1: w2 died"

@@ -68,6 +68,7 @@ def test_secrets_do_not_show_in_what_is_printed() -> None:
     [
         ("[head]\nport = 70000", r"head\.port: expected `int` <= 65535"),
         ("[head]\nprot = 1", r"head\.prot: no such setting; allowed here: host, port,"),
+        ("[moves]\nmethod = 'swim'", r"moves\.method: .*allowed: auto, tokens, kv, split"),
         ("[haed]", "haed: no such setting; allowed here: head, moves, worker, security, models"),
         ("[worker]\nslots = 0", r"worker\.slots: expected `int` >= 1"),
         ("[worker]\nslots = 'x'", r"worker\.slots: expected `int`, got `str`"),

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from godwit.costs.choice import MoveCosts
 from godwit.costs.constants import Constant, Measurement
-from godwit.costs.crossover import MigrationCost
+from godwit.costs.crossover import MigrationCost, Server
+from godwit.costs.kv import KvSize
 from godwit.errors import ConfigError
 from godwit.profile import ModelProfile, Profile, format_profile, parse_profile, read_profile, write_profile
 
@@ -71,6 +73,13 @@ def test_a_file_says_its_version() -> None:
 def test_a_wrong_profile_says_where(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_profile(text)
+
+
+def test_moves_are_chosen_from_what_is_measured_and_else_from_what_is_assumed() -> None:
+    costs = PROFILE.move_costs
+    assert costs.cost == PROFILE.cost and set(costs.servers) == {"full", "windowed"}
+    assert costs.servers["full"] == Server(150.0, 4e8, KvSize.linear(23_000))
+    assert Profile().move_costs == MoveCosts()
 
 
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import Struct
 from msgspec.structs import replace
 
-from godwit.config import is_loopback
+from godwit.config import MoveMethod, is_loopback
 from godwit.errors import BadRequestError, GodwitError, UnauthorizedError
 from godwit.protocol.entry import Entry, MoveRecord, Moving
 from godwit.runtime.doors import is_from_web_page, shows_key
@@ -20,11 +20,15 @@ T = TypeVar("T")
 
 
 class MigrateOrder(Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of POST /admin/migrate; `live` False stops first and recomputes after."""
+    """Body of POST /admin/migrate; `live` False stops first and recomputes after.
+
+    `method` None is the configured one; it counts for live moves only.
+    """
 
     request: RequestId
     to: WorkerId | None = None
     live: bool = True
+    method: MoveMethod | None = None
 
 
 class DrainOrder(Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,7 +75,9 @@ class Admin:
             if not over.done():
                 over.set_result(outcome)
 
-        self._control.ask_move(order.request, order.to, limits, done)
+        self._control.ask_move(
+            order.request, order.to, limits, done, order.method if order.live else "tokens"
+        )
         outcome = await over
         if isinstance(outcome, GodwitError):
             raise outcome

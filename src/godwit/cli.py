@@ -28,6 +28,15 @@ class Engine(StrEnum):
     FAKE = "fake"
 
 
+class Method(StrEnum):
+    """How a request moves: the cheapest way, its tokens, its KV, or the KV of its latest tokens."""
+
+    AUTO = "auto"
+    TOKENS = "tokens"
+    KV = "kv"
+    SPLIT = "split"
+
+
 class _Group(TyperGroup):
     """Shows an expected failure as one message instead of a traceback."""
 
@@ -156,6 +165,9 @@ def migrate(
     to: Annotated[
         str | None, typer.Option(metavar="WORKER", help="Where it shall go on; without it the head chooses.")
     ] = None,
+    method: Annotated[
+        Method | None, typer.Option(help="What travels; without it as configured in moves.method.")
+    ] = None,
     url: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
@@ -164,7 +176,7 @@ def migrate(
     async def ask() -> bytes:
         async with AdminClient(url, cli_settings.admin_key()) as client:
             with Console(stderr=True).status(f"moving {escape(request)}"):
-                return await client.migrate(request, to)
+                return await client.migrate(request, to, method=method)
 
     answer = uvloop.run(ask())
     move = move_record(answer)

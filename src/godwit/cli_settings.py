@@ -19,6 +19,7 @@ from godwit.config import (
     parse_settings,
 )
 from godwit.errors import ConfigError
+from godwit.profile import read_profile
 from godwit.scheduling.policies import policy_named
 
 
@@ -58,6 +59,8 @@ def with_models(settings: Settings, models: list[str], engine: str | None) -> Se
 def check_head(settings: Settings) -> None:
     """Everything about a head that can be wrong before it starts."""
     policy_named(settings.head.policy)
+    if settings.moves.profile is not None:
+        read_profile(Path(settings.moves.profile))
     check_listen("head.host", settings.head.host, settings.security, serves_clients=True)
     _check_tls("head", settings.head)
 

@@ -22,7 +22,10 @@ def describe_move(move: MoveRecord) -> str:
     """One line about a move that is over."""
     if move.outcome != "done":
         return f"{move.request} stayed on {move.source}: {move.reason or 'the move failed'}"
-    details = [f"{len(move.rounds)} rounds of {_rounds(move)} tokens"] if move.rounds else []
+    details = [f"{move.kv_bytes / 1e6:.1f} MB of KV"] if move.kv_tokens else []
+    if move.kv_problem is not None:
+        details.append(f"no KV ({move.kv_problem})")
+    details += [f"{len(move.rounds)} rounds of {_rounds(move)} tokens"] if move.rounds else []
     if move.pause_s is not None:
         details.append(f"pause {_ms(move.pause_s)}")
     return f"{move.request} moved from {move.source} to {move.destination}: {', '.join(details) or 'done'}"
@@ -48,12 +51,13 @@ def _requests(requests: tuple[RequestStatus, ...]) -> Table:
 
 
 def _moves(moves: tuple[MoveRecord, ...]) -> Table:
-    table = _table("Latest moves", "request", "from", "to", "outcome", "rounds", "gap", "pause")
+    table = _table("Latest moves", "request", "from", "to", "method", "outcome", "rounds", "gap", "pause")
     for move in moves:
         outcome = move.outcome if move.reason is None else f"{move.outcome}: {move.reason}"
         gap = "-" if move.gap_tokens is None else str(move.gap_tokens)
         pause = "-" if move.pause_s is None else _ms(move.pause_s)
-        table.add_row(move.request, move.source, move.destination or "-", outcome, _rounds(move), gap, pause)
+        ends = (move.request, move.source, move.destination or "-")
+        table.add_row(*ends, move.method, outcome, _rounds(move), gap, pause)
     return table
 
 

@@ -45,7 +45,11 @@ class RequestStatus(Struct, frozen=True):
 
 
 class MoveRecord(Struct, frozen=True):
-    """One move that is over; `rounds` are (tokens, seconds), `pause_s` what the client saw."""
+    """One move that is over; `rounds` are (tokens, seconds), `pause_s` what the client saw.
+
+    `ready_s` after its start the destination first had all KV; `predicted_s` was expected. `kv_problem` says
+    why KV that was to be shipped was computed instead.
+    """
 
     request: str
     source: str
@@ -58,6 +62,12 @@ class MoveRecord(Struct, frozen=True):
     num_output: int = 0
     pause_s: float | None = None
     duration_s: float = 0.0
+    kv_tokens: int = 0
+    kv_bytes: int = 0
+    kv_s: float | None = None
+    kv_problem: str | None = None
+    predicted_s: float | None = None
+    ready_s: float | None = None
 
 
 class ClusterStatus(Struct, frozen=True):
@@ -107,13 +117,20 @@ class AdminClient:
         return _decode(await self.status_json(), ClusterStatus)
 
     async def migrate(
-        self, request: str, to: str | None, *, live: bool = True, timeout_s: float = 600.0
+        self,
+        request: str,
+        to: str | None,
+        *,
+        live: bool = True,
+        method: str | None = None,
+        timeout_s: float = 600.0,
     ) -> bytes:
         """Move a request to a worker (None: the head chooses) and wait: a MoveRecord in JSON.
 
-        With `live` False the source stops first and the destination recomputes everything after.
+        With `live` False the source stops first and the destination recomputes everything after. `method` is
+        one of auto, tokens, kv, split; None is the configured one.
         """
-        order = {"request": request, "to": to, "live": live}
+        order = {"request": request, "to": to, "live": live, "method": method}
         return await self._ask("POST", "/admin/migrate", order, timeout_s)
 
     async def drain(self, worker: str, deadline_s: float | None) -> None:

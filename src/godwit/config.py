@@ -21,6 +21,7 @@ Seconds = Annotated[float, Meta(gt=0)]
 Text = Annotated[str, Meta(min_length=1)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", max_length=100)]
 Option = str | int | float | bool
+MoveMethod = Literal["auto", "tokens", "kv", "split"]
 
 
 class _Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -53,7 +54,13 @@ class HeadSettings(_Section, frozen=True):
 
 
 class MoveSettings(_Section, frozen=True):
-    """When a move's rounds end (see `godwit.protocol.messages.MoveLimits`), and a drain's limits."""
+    """How a request moves, when its rounds end (`godwit.protocol.messages.MoveLimits`), a drain's limits.
+
+    `profile` is a file of measured constants (`godwit.profile`) from which "auto" chooses.
+    """
+
+    method: MoveMethod = "auto"
+    profile: Text | None = None
 
     max_rounds: Count = 8
     pause_budget_steps: Annotated[float, Meta(ge=1)] = 2.0

@@ -5,6 +5,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from secrets import randbits
 
 import structlog
@@ -13,7 +14,9 @@ from prometheus_client import CollectorRegistry
 
 from godwit.admin import Admin
 from godwit.config import HeadSettings, MoveSettings, Settings, check_listen
+from godwit.costs.choice import MoveCosts
 from godwit.errors import LinkError, ProtocolError, UnauthorizedError, UnavailableError
+from godwit.profile import read_profile
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.head import HeadLimits
 from godwit.protocol.messages import (
@@ -115,6 +118,8 @@ def _control(settings: Settings, hub: "Hub", metrics: RouterMetrics, records: de
         placement_timeout_s=head.placement_timeout_s,
         on_record=on_record,
         now=time.monotonic,
+        costs=MoveCosts() if moves.profile is None else read_profile(Path(moves.profile)).move_costs,
+        method=moves.method,
     )
     metrics.watch(
         num_queued=lambda: control.requests.num_queued,
@@ -143,6 +148,9 @@ def count_move(metrics: RouterMetrics, record: MoveRecord) -> None:
     else:
         metrics.migration(record.method, record.outcome)
         metrics.rounds(len(record.rounds))
+        metrics.kv_bytes(record.kv_bytes)
+        if record.ready_s is not None and record.predicted_s is not None:
+            metrics.prediction_error(record.method, abs(record.ready_s - record.predicted_s))
     if record.pause_s is not None:
         metrics.pause(record.pause_s)
 

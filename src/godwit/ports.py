@@ -6,7 +6,17 @@ from typing import Protocol
 from msgspec import Struct
 
 from godwit.errors import GodwitError
-from godwit.types import Alternative, ChatMessage, ModelInfo, ModelName, RequestId, Sampling, Token, TokenId
+from godwit.types import (
+    Alternative,
+    ChatMessage,
+    KvRange,
+    ModelInfo,
+    ModelName,
+    RequestId,
+    Sampling,
+    Token,
+    TokenId,
+)
 
 
 class Clock(Protocol):
@@ -62,7 +72,27 @@ class Failed(Struct, frozen=True, gc=False):
     code: str = "engine_error"
 
 
-EngineEvent = Generated | Ended | Computed | Held | Failed
+class KvExported(Struct, frozen=True, gc=False):
+    """The KV of a range that was asked for, as `data` that only an engine of the same layout reads.
+
+    Where it could not be had, `problem` says why and `data` is empty.
+    """
+
+    request: RequestId
+    kv: KvRange
+    data: bytearray
+    problem: str | None = None
+
+
+class KvImported(Struct, frozen=True, gc=False):
+    """A held sequence has taken the KV that it waited for, in `seconds`; with a `problem` it computes it."""
+
+    request: RequestId
+    seconds: float
+    problem: str | None = None
+
+
+EngineEvent = Generated | Ended | Computed | Held | Failed | KvExported | KvImported
 OnStep = Callable[[Sequence[EngineEvent]], None]
 
 
@@ -88,6 +118,12 @@ class Engine(Protocol):
 
     @property
     def slots(self) -> int: ...
+
+    @property
+    def kv_layout(self) -> str | None:
+        """What must be the same at both ends, beside the checkpoint, for KV to be understood: the engine's
+        build, the KV's type and its arrangement; None where ranges of KV cannot be exported."""
+        ...
 
     @property
     def num_steps(self) -> int:
@@ -134,8 +170,26 @@ class Engine(Protocol):
         """BadRequestError where a grammar needs too much; blocks for seconds, and may run in any thread."""
         ...
 
-    def open(self, request: RequestId, sequence: SequenceSpec) -> None:
-        """Take a slot and start computing KV, held; NoFreeSlotError where all slots are taken."""
+    def open(self, request: RequestId, sequence: SequenceSpec, awaits: KvRange | None = None) -> None:
+        """Take a slot and start computing KV, held; NoFreeSlotError where all slots are taken.
+
+        What it `awaits` is not computed but comes by `import_kv`; the tokens before it are computed
+        meanwhile, those after it afterwards. It ends before the last token, whose pass makes the logits.
+        """
+        ...
+
+    def export_kv(self, request: RequestId, kv: KvRange) -> None:
+        """Copy the KV of a range at the next token boundary; KvExported follows, and the request goes on.
+
+        An ended sequence is exported too, as long as it has its slot.
+        """
+        ...
+
+    def import_kv(self, request: RequestId, data: bytearray | None) -> None:
+        """Give a sequence the KV that it awaits; with None it computes it instead. KvImported follows.
+
+        `data` must not change after this. Ignored where nothing is awaited (any more).
+        """
         ...
 
     def append(self, request: RequestId, ids: Sequence[TokenId]) -> None:

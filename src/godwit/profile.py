@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from godwit.costs.choice import ASSUMED_SERVER, MoveCosts
 from godwit.costs.constants import Constant
-from godwit.costs.crossover import MigrationCost
+from godwit.costs.crossover import MigrationCost, Server
 from godwit.costs.kv import KvSize
 from godwit.errors import ConfigError
 
@@ -65,6 +66,14 @@ class Profile(_Section, frozen=True):
     def cost(self) -> MigrationCost:
         """The overheads as the cost model takes them."""
         return MigrationCost(self.transfer_overhead_s.value, self.recompute_overhead_s.value)
+
+    @property
+    def move_costs(self) -> MoveCosts:
+        """What each move's method is chosen from; a bandwidth that was not measured is assumed."""
+        measured = self.bandwidth_bytes_per_s
+        bandwidth = ASSUMED_SERVER.bandwidth_bytes_per_s if measured is None else measured.value
+        servers = {name: Server(m.prefill_tps.value, bandwidth, m.kv) for name, m in self.models.items()}
+        return MoveCosts(self.cost, servers)
 
 
 def parse_profile(text: str | bytes) -> Profile:

@@ -94,6 +94,32 @@ class Round(Struct, frozen=True, array_like=True, gc=False):
     seconds: float
 
 
+class KvRange(Struct, frozen=True, array_like=True, gc=False):
+    """The tokens [first, last) of a context, prompt and output."""
+
+    first: int
+    last: int
+
+
+class KvOffer(Struct, frozen=True, array_like=True):
+    """KV that the source of a move would ship, as its engine lays it out (`Engine.kv_layout`)."""
+
+    kv: KvRange
+    layout: str
+
+
+class KvReport(Struct, frozen=True, array_like=True):
+    """What became of the KV that a move was to ship: bytes sent, and seconds until it was taken or given up.
+
+    With a `problem` the destination computed those tokens itself.
+    """
+
+    kv: KvRange
+    num_bytes: int
+    seconds: float
+    problem: str | None = None
+
+
 class ModelInfo(Struct, frozen=True):
     """A model as one worker can serve it.
 

@@ -22,6 +22,7 @@ from godwit.worker.faults import VARIABLE
 from tests.cluster.streams import Stream
 
 POLL_S = 0.01
+TOKENS = MoveSettings(method="tokens")
 DEADLINE_S = 60.0
 
 
@@ -71,15 +72,14 @@ def settings(
     head = HeadSettings(
         port=0, heartbeat_s=0.3, dead_after_s=dead_after_s, placement_timeout_s=placement_timeout_s
     )
-    return Settings(
-        head=head, models=models, worker=worker or WorkerSettings(), moves=moves or MoveSettings()
-    )
+    return Settings(head=head, models=models, worker=worker or WorkerSettings(), moves=moves or TOKENS)
 
 
 class Cluster(LocalCluster):
     """A head in this process and workers in their own, each with settings and a fault of its own if need be.
 
-    `faults` maps a worker to the message on whose receipt its first life dies (`godwit.worker.faults`).
+    `faults` maps a worker to the message on whose receipt its first life dies, or to another fault of
+    `godwit.worker.faults`, such as "corrupt=KvPart".
     """
 
     def __init__(
@@ -108,8 +108,8 @@ class Cluster(LocalCluster):
     async def start(self, name: str) -> None:
         """Start a worker's process; a fault holds for one life only."""
         self._started_ns[name] = time.time_ns()
-        if (message := self._faults.pop(name, None)) is not None:
-            os.environ[VARIABLE] = f"{name}:exit_on={message}"
+        if (fault := self._faults.pop(name, None)) is not None:
+            os.environ[VARIABLE] = f"{name}:{fault if '=' in fault else f'exit_on={fault}'}"
         try:
             chosen = self._variants.get(name, self.settings)
             self.workers[name] = await start_worker(name, self.url, chosen, self.logs / f"{name}.log")
@@ -173,9 +173,11 @@ class Cluster(LocalCluster):
             await asyncio.sleep(POLL_S)
         return status
 
-    async def move(self, request: str, to: str, *, live: bool = True) -> MoveRecord:
+    async def move(
+        self, request: str, to: str, *, live: bool = True, method: str | None = None
+    ) -> MoveRecord:
         """Move a request and wait for the record of it."""
-        answer = await self.admin.migrate(request, to, live=live, timeout_s=DEADLINE_S)
+        answer = await self.admin.migrate(request, to, live=live, method=method, timeout_s=DEADLINE_S)
         return msgspec.json.decode(answer, type=MoveRecord)
 
     def begin_move(self, request: str, to: str, *, live: bool = True) -> "asyncio.Task[MoveRecord]":

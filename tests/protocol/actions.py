@@ -44,7 +44,8 @@ class Actions:
     def move(self, x: int, y: int) -> None:
         if request := self._request(x):
             to = pick([None, *NAMES], y)
-            self.world.move(request, to, replace(LIMITS, live=y % 5 > 0))
+            limits = replace(LIMITS, live=y % 5 > 0)
+            self.world.move(request, to, limits, ("tokens", "kv", "split")[x % 3])
 
     def cancel(self, x: int, _: int) -> None:
         if request := self._request(x):

@@ -5,11 +5,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from godwit.errors import BadRequestError, ConflictError, EngineError, NoFreeSlotError
-from godwit.ports import Computed, Ended, EngineEvent, Failed, Generated, Held, OnStep, SequenceSpec
-from godwit.types import ChatMessage, ModelInfo, RequestId, Sampling, Token, TokenId
+from godwit.ports import (
+    Computed,
+    Ended,
+    EngineEvent,
+    Failed,
+    Generated,
+    Held,
+    KvExported,
+    KvImported,
+    OnStep,
+    SequenceSpec,
+)
+from godwit.types import ChatMessage, KvRange, ModelInfo, RequestId, Sampling, Token, TokenId
 
 NUM_VOCAB = 1000
 CHUNK_TOKENS = 4
+KV_BYTES_PER_TOKEN = 100
 FORBIDDEN_SEED = 685
 """Stands for sampling that an engine may refuse."""
 
@@ -24,6 +36,13 @@ def next_token(tokens: Sequence[TokenId], sampling: Sampling) -> TokenId | None:
 def piece(token: TokenId) -> bytes:
     """The bytes of a token."""
     return f"<{token}>".encode()
+
+
+def kv_of(tokens: Sequence[TokenId], kv: KvRange) -> bytearray:
+    """What stands for the KV of a range: a function of all tokens up to its end."""
+    text = f"{kv.first}:{','.join(map(str, tokens[: kv.last]))}"
+    num_bytes = (kv.last - kv.first) * KV_BYTES_PER_TOKEN
+    return bytearray(hashlib.shake_128(text.encode()).digest(num_bytes))
 
 
 def unmoved_run(prompt_ids: Sequence[TokenId], sampling: Sampling) -> tuple[list[TokenId], str]:
@@ -48,6 +67,8 @@ class Slot:
     is_generating: bool = False
     is_ended: bool = False
     hold_at: int | None = None
+    awaits: KvRange | None = None
+    arrived: bytearray | None = None
 
     @property
     def num_output(self) -> int:
@@ -60,9 +81,12 @@ class StepEngine:
 
     info: ModelInfo
     slots: int
+    kv_layout: str | None = "steps"
     reports: list[list[EngineEvent]] = field(default_factory=list)
     refuses_forbidden_seed: bool = False
+    exports_nothing: bool = False
     num_computed: int = 0
+    num_imported: int = 0
     num_steps: int = 0
     step_started_s: float | None = None
     _sequences: dict[RequestId, Slot] = field(default_factory=dict)
@@ -114,7 +138,7 @@ class StepEngine:
 
     # --- commands -------------------------------------------------------------------------------------------
 
-    def open(self, request: RequestId, sequence: SequenceSpec) -> None:
+    def open(self, request: RequestId, sequence: SequenceSpec, awaits: KvRange | None = None) -> None:
         if self._is_broken:
             raise EngineError("the engine is closed")
         if request in self._taken:
@@ -122,9 +146,30 @@ class StepEngine:
         if self.free_slots == 0:
             raise NoFreeSlotError("all slots are taken")
         self._taken.add(request)
-        opened = Slot(sequence, [*sequence.prompt_ids, *sequence.output_ids])
+        opened = Slot(sequence, [*sequence.prompt_ids, *sequence.output_ids], awaits=awaits)
+        assert awaits is None or 0 <= awaits.first < awaits.last < len(opened.tokens)
         opened.round = (0, len(opened.tokens))
         self._commands.append(lambda: self._sequences.__setitem__(request, opened))
+
+    def export_kv(self, request: RequestId, kv: KvRange) -> None:
+        def act(one: Slot) -> None:
+            if self.exports_nothing or kv.last > one.num_computed:
+                self._events.append(KvExported(request, kv, bytearray(), "it is not computed"))
+            else:
+                self._events.append(KvExported(request, kv, kv_of(one.tokens, kv)))
+
+        self._command(request, act)
+
+    def import_kv(self, request: RequestId, data: bytearray | None) -> None:
+        def act(one: Slot) -> None:
+            if one.awaits is None:
+                return
+            one.arrived = data
+            if data is None:
+                one.awaits = None
+                self._events.append(KvImported(request, 0.0, "it did not come"))
+
+        self._command(request, act)
 
     def append(self, request: RequestId, ids: Sequence[TokenId]) -> None:
         def act(one: Slot) -> None:
@@ -196,7 +241,10 @@ class StepEngine:
             self._events = []
 
     def _advance(self, request: RequestId, one: Slot) -> None:
+        if one.awaits is not None and one.arrived is not None and one.num_computed == one.awaits.first:
+            self._import(request, one, one.awaits, one.arrived)
         target = len(one.tokens) if one.is_generating else one.round[1] if one.round else one.num_computed
+        target = min(target, one.awaits.first) if one.awaits else target
         num_new = min(target - one.num_computed, CHUNK_TOKENS)
         one.num_computed += num_new
         self.num_computed += num_new
@@ -206,6 +254,15 @@ class StepEngine:
             one.round = (end, len(one.tokens)) if len(one.tokens) > end else None
         if one.is_generating and one.num_computed == len(one.tokens):
             self._draw(request, one)
+
+    def _import(self, request: RequestId, one: Slot, kv: KvRange, data: bytearray) -> None:
+        one.awaits = one.arrived = None
+        is_right = data == kv_of(one.tokens, kv)
+        if is_right:
+            one.num_computed = kv.last
+            self.num_imported += kv.last - kv.first
+            one.round = one.round and (one.round[0] + kv.last - kv.first, one.round[1])
+        self._events.append(KvImported(request, 0.1, None if is_right else "it is of another context"))
 
     def _draw(self, request: RequestId, one: Slot) -> None:
         token = next_token(one.tokens, one.spec.sampling)

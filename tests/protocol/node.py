@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from godwit.errors import GodwitError, ModelLoadError
 from godwit.ports import Clock, Engine, Failed
-from godwit.protocol.messages import Hello, Message, ModelChanged, PeerMessage
+from godwit.protocol.messages import Hello, KvPart, Message, ModelChanged, PeerMessage
 from godwit.protocol.worker import WorkerRequests
 from godwit.types import ModelInfo, ModelName, WorkerId
 from tests.protocol.engine import StepEngine
@@ -63,7 +63,8 @@ class Node:
         self,
         hello: Hello,
         send_head: Callable[[Message], None],
-        send_peer: Callable[[WorkerId, PeerMessage], None],
+        send_peer: Callable[[WorkerId, PeerMessage | KvPart], None],
+        is_direct: Callable[[WorkerId], bool],
         now: Clock,
     ) -> None:
         self.hello = hello
@@ -79,7 +80,7 @@ class Node:
             if info.is_loaded:
                 self.instances.engines[info.name] = StepEngine(info, hello.slots)
         self.requests = WorkerRequests(
-            self.instances, send_head, lambda peer, _, message: send_peer(peer, message), now
+            self.instances, send_head, lambda peer, _, message: send_peer(peer, message), is_direct, now
         )
 
     @property

@@ -48,6 +48,10 @@ _WORDS: dict[type[Message], Callable[[Any], str]] = {
     m.Abandon: lambda x: f"{x.move}: {x.reason}",
     m.Resumed: lambda x: f"{x.move} up to {x.num_output}",
     m.Declined: lambda x: f"{x.move}: {x.reason}",
+    m.KvWanted: lambda x: f"{x.move} from byte {x.offset} on",
+    m.KvPart: lambda x: f"{x.move} bytes {span(x.offset, len(x.data))} of {x.total}",
+    m.KvFailed: lambda x: f"{x.move}: {x.reason}",
+    m.KvDone: lambda x: f"{x.move}" + (f": {x.problem}" if x.problem else ""),
     m.Relayed: lambda x: f"for {x.peer}: {describe(x.message)}",
 }
 

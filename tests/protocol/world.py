@@ -5,6 +5,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from godwit.costs.choice import MoveCosts
+from godwit.costs.crossover import MigrationCost, Server
+from godwit.costs.kv import KvSize
 from godwit.protocol import wire
 from godwit.protocol.coordinator import CoordinatorState
 from godwit.protocol.entry import MoveRecord
@@ -13,6 +16,7 @@ from godwit.protocol.messages import (
     Alive,
     FromHead,
     Hello,
+    KvPart,
     Leave,
     Left,
     Load,
@@ -48,6 +52,8 @@ MODEL = ModelName("m")
 NUM_PROMPT = 7
 PREPARE_TIMEOUT_S, MOVE_TIMEOUT_S, PLACEMENT_TIMEOUT_S = 10.0, 10.0, 30.0
 LIMITS = MoveLimits(timeout_s=MOVE_TIMEOUT_S, patience_rounds=3)
+COSTS = MoveCosts(MigrationCost(0.0, 0.0), {MODEL: Server(100.0, 1e4, KvSize.linear(100))})
+"""Shipping and computing a token take equally long, so that a split has two halves."""
 
 Link = tuple[WorkerId, WorkerId]
 Frame = bytes | None
@@ -82,6 +88,7 @@ class World:
             placement_timeout_s=PLACEMENT_TIMEOUT_S,
             on_record=self.records.append,
             now=lambda: self.now,
+            costs=COSTS,
         )
 
     # --- workers and links ----------------------------------------------------------------------------------
@@ -91,11 +98,12 @@ class World:
         worker = WorkerId(name)
         self._incarnation += 1
         info = ModelInfo(MODEL, digest, 10_000, 10, is_loaded, False)
-        hello = Hello(worker, self._incarnation, slots, 100, (info,), None)
+        hello = Hello(worker, self._incarnation, slots, 100, (info,), f"http://{name}/peer")
         self.nodes[worker] = Node(
             hello,
             lambda message: self._send_head(worker, message),
             lambda peer, message: self._send_peer(worker, peer, message),
+            lambda peer: (worker, peer) not in self.relayed,
             lambda: self.now,
         )
         self.link(name)
@@ -204,10 +212,10 @@ class World:
         if client.outcome is None:
             client.outcome = "cancelled"
 
-    def move(self, name: str, to: str | None, limits: MoveLimits = LIMITS) -> None:
+    def move(self, name: str, to: str | None, limits: MoveLimits = LIMITS, method: str = "tokens") -> None:
         """Somebody asks for a move."""
         destination = None if to is None else WorkerId(to)
-        self.control.ask_move(RequestId(name), destination, limits, self.outcomes.append)
+        self.control.ask_move(RequestId(name), destination, limits, self.outcomes.append, method)
 
     def owner(self, name: str) -> str | None:
         """Who owns a request; None where nobody does, or it is over."""
@@ -314,8 +322,9 @@ class World:
         if self.nodes[worker].is_linked:
             self.queue(worker, HEAD).append(wire.encode(message))
 
-    def _send_peer(self, sender: WorkerId, peer: WorkerId, message: PeerMessage) -> None:
+    def _send_peer(self, sender: WorkerId, peer: WorkerId, message: PeerMessage | KvPart) -> None:
         if (sender, peer) in self.relayed:
+            assert not isinstance(message, KvPart), "KV goes through the head"
             self._send_head(sender, Relayed(peer, message))
         elif peer in self.nodes and self.nodes[peer].is_up:
             self.queue(sender, peer).append(wire.encode(message))

@@ -106,7 +106,9 @@ class PauseBench:
         async with self._bystander(destination if with_bystander else None) as bystander:
             num_before = len(bystander.ids)
             start = len(stream.ids)
-            content = await self._cluster.admin.migrate(stream.request, destination, live=live)
+            content = await self._cluster.admin.migrate(
+                stream.request, destination, live=live, method="tokens"
+            )
             record = move_record(content)
             moved_at.append(max(record.num_output, len(stream.ids)))
             await following

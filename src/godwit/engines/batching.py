@@ -10,9 +10,20 @@ import structlog
 from godwit.engines.inbox import Inbox
 from godwit.engines.runner import Runner
 from godwit.engines.sequence import OpenRound, Phase, Plan, SequenceState, plan_step
-from godwit.errors import ConflictError, EngineError, GodwitError, NoFreeSlotError
-from godwit.ports import Computed, Ended, EngineEvent, Failed, Generated, Held, OnStep, SequenceSpec
-from godwit.types import ChatMessage, ModelInfo, RequestId, Sampling, TokenId
+from godwit.errors import ConflictError, EngineError, GodwitError, InvariantBrokenError, NoFreeSlotError
+from godwit.ports import (
+    Computed,
+    Ended,
+    EngineEvent,
+    Failed,
+    Generated,
+    Held,
+    KvExported,
+    KvImported,
+    OnStep,
+    SequenceSpec,
+)
+from godwit.types import ChatMessage, KvRange, ModelInfo, RequestId, Sampling, TokenId
 
 _log = structlog.get_logger(__name__)
 
@@ -64,6 +75,10 @@ class BatchingEngine:
     @property
     def slots(self) -> int:
         return self._runner.slots
+
+    @property
+    def kv_layout(self) -> str | None:
+        return self._runner.kv_layout
 
     @property
     def num_steps(self) -> int:
@@ -130,7 +145,10 @@ class BatchingEngine:
 
     # Commands. Each is a closure that runs in the engine's thread.
 
-    def open(self, request: RequestId, sequence: SequenceSpec) -> None:
+    def open(self, request: RequestId, sequence: SequenceSpec, awaits: KvRange | None = None) -> None:
+        num_tokens = len(sequence.prompt_ids) + len(sequence.output_ids)
+        if awaits is not None and not 0 <= awaits.first < awaits.last < num_tokens:
+            raise InvariantBrokenError(f"{request} of {num_tokens} tokens cannot await {awaits}")
         with self._guard:
             if self._is_closed or self._failure is not None:
                 raise EngineError(self._failure or "the engine is closed")
@@ -139,8 +157,14 @@ class BatchingEngine:
             if len(self._taken) >= self._runner.slots:
                 raise NoFreeSlotError(f"all {self._runner.slots} slots of {self.info.name} are taken")
             start_s = self._clock()
-            self._inbox.put(lambda: self._do_open(request, sequence, start_s))
+            self._inbox.put(lambda: self._do_open(request, sequence, awaits, start_s))
             self._taken.add(request)
+
+    def export_kv(self, request: RequestId, kv: KvRange) -> None:
+        self._inbox.put(lambda: self._do_export(request, kv))
+
+    def import_kv(self, request: RequestId, data: bytearray | None) -> None:
+        self._inbox.put(lambda: self._with(request, lambda s: self._do_import(s, data)))
 
     def append(self, request: RequestId, ids: Sequence[TokenId]) -> None:
         self._inbox.put(lambda: self._with(request, lambda s: self._do_append(s, tuple(ids))))
@@ -203,6 +227,8 @@ class BatchingEngine:
             state.num_computed = span.start + len(span.ids)
             state.turn = self._next_turn()
             self._finish_rounds(state, now_s)
+            if state.can_import:
+                self._import(state)
 
     def _finish_rounds(self, state: SequenceState, now_s: float) -> None:
         """Report a finished round and begin the next one where tokens came in meanwhile."""
@@ -270,10 +296,13 @@ class BatchingEngine:
         if state is not None and state.phase is not Phase.ENDED:
             act(state)
 
-    def _do_open(self, request: RequestId, spec: SequenceSpec, start_s: float) -> None:
+    def _do_open(
+        self, request: RequestId, spec: SequenceSpec, awaits: KvRange | None, start_s: float
+    ) -> None:
         tokens = [*spec.prompt_ids, *spec.output_ids]
         first = OpenRound(0, len(tokens), start_s)
         state = SequenceState(request, self._free.pop(), spec, tokens, first, self._next_turn())
+        state.awaits = awaits
         self._sequences[request] = state
         try:
             self._runner.open(state.slot, spec)
@@ -298,6 +327,47 @@ class BatchingEngine:
             begin_s = self._clock() if state.round is None else state.round.start_s
             state.round = OpenRound(state.num_computed, len(state.tokens), begin_s)
             self._finish_rounds(state, self._clock())
+
+    def _do_export(self, request: RequestId, kv: KvRange) -> None:
+        state = self._sequences.get(request)
+        if state is None:
+            return
+        try:
+            if not 0 <= kv.first < kv.last <= state.num_computed:
+                raise EngineError(f"{state.num_computed} tokens have KV, not those up to {kv.last}")
+            self._events.append(KvExported(request, kv, self._runner.export_kv(state.slot, kv)))
+        except GodwitError as error:
+            self._events.append(KvExported(request, kv, bytearray(), error.message))
+
+    def _do_import(self, state: SequenceState, data: bytearray | None) -> None:
+        if state.awaits is None:
+            return
+        if data is None:
+            state.awaits, state.arrived = None, None
+            self._events.append(KvImported(state.request, 0.0, "it did not come"))
+            return
+        state.arrived = data
+        if state.can_import:
+            self._import(state)
+
+    def _import(self, state: SequenceState) -> None:
+        """Take the KV that is here; what the runner refuses is computed like any other tokens."""
+        kv, data = state.awaits, state.arrived
+        if kv is None or data is None:
+            raise InvariantBrokenError(f"{state.request} has no KV to import")
+        state.awaits, state.arrived = None, None
+        started_s, problem = self._clock(), None
+        try:
+            self._runner.import_kv(state.slot, kv, data)
+        except GodwitError as error:
+            problem = error.message
+        else:
+            state.num_computed = kv.last
+            if (round_ := state.round) is not None:
+                # What was not computed is not of the round's tokens, nor is the wait for it of its seconds.
+                begin_s = self._clock() if kv.first == 0 else round_.start_s
+                state.round = OpenRound(round_.first + kv.last - kv.first, round_.target, begin_s)
+        self._events.append(KvImported(state.request, self._clock() - started_s, problem))
 
     def _do_generate(self, state: SequenceState) -> None:
         state.phase, state.hold_at = Phase.GENERATING, None

@@ -7,15 +7,15 @@ with penalties also where the prompt ended. Grammars are refused, since nothing 
 import hashlib
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec import Struct
 
 from godwit.engines.limits import check_common
 from godwit.engines.runner import Span
-from godwit.errors import BadRequestError, InvariantBrokenError
+from godwit.errors import BadRequestError, EngineError, InvariantBrokenError
 from godwit.ports import SequenceSpec
-from godwit.types import Alternative, ChatMessage, ModelInfo, ModelName, Sampling, Token, TokenId
+from godwit.types import Alternative, ChatMessage, KvRange, ModelInfo, ModelName, Sampling, Token, TokenId
 
 NUM_VOCAB = 50_000
 EOS_ID = NUM_VOCAB - 1
@@ -26,6 +26,7 @@ _LEAD_IDS = (0xC3, _EMOJI_LEAD_ID)
 _ONE_LEAD_IN = 7
 _SYLLABLES = [c + v for c in "bcdfghjklmnprstvwxyz" for v in "aeiou"]
 _KV_BYTES_PER_TOKEN = 64
+_HASH_BYTES = 8
 _MASK = (1 << 64) - 1
 
 
@@ -34,7 +35,7 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
     `eos_after` ends every answer at that many output tokens, `eos_probability` at random ones.
     `stall_after_steps` makes the pass after that many hang until `close`. `digest` stands for the weights,
-    and loading them takes `load_s`.
+    and loading them takes `load_s`. Ranges of KV move between fakes of the same `kv_layout`; "" has none.
     """
 
     prefill_tokens_per_s: float = 0.0
@@ -44,6 +45,7 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     stall_after_steps: int | None = None
     digest: str | None = None
     load_s: float = 0.0
+    kv_layout: str = "fake"
 
 
 def fake_info(
@@ -62,14 +64,21 @@ def fake_info(
 
 @dataclass(slots=True)
 class _Slot:
-    """The running hash over computed tokens stands in for the KV; `num_output` counts accepted output."""
+    """The running hashes over computed tokens stand in for the KV; `num_output` counts accepted output."""
 
     sampling: Sampling
     salt: int
     num_output: int
-    hash: int = 0
-    num_computed: int = 0
+    hashes: list[int] = field(default_factory=list)
     last: TokenId = -1
+
+    @property
+    def num_computed(self) -> int:
+        return len(self.hashes)
+
+    @property
+    def hash(self) -> int:
+        return self.hashes[-1] if self.hashes else 0
 
 
 class FakeRunner:
@@ -102,8 +111,7 @@ class FakeRunner:
                     f"slot {span.slot} has {state.num_computed} tokens, not {span.start}"
                 )
             for token in span.ids:
-                state.hash = _mix(state.hash ^ (token + 1))
-            state.num_computed += len(span.ids)
+                state.hashes.append(_mix(state.hash ^ (token + 1)))
             state.last = span.ids[-1]
         self._wait(spans)
 
@@ -142,6 +150,24 @@ class FakeRunner:
             return True
         return (_mix(chance + 1) >> 11) * 2.0**-53 < self._options.eos_probability
 
+    @property
+    def kv_layout(self) -> str | None:
+        return self._options.kv_layout or None
+
+    def export_kv(self, slot: int, kv: KvRange) -> bytearray:
+        """The hash before the range, which shows what it may be appended to, and those of its tokens."""
+        hashes = [0, *self._state[slot].hashes][kv.first : kv.last + 1]
+        copies = _KV_BYTES_PER_TOKEN // _HASH_BYTES
+        return bytearray(b"".join(one.to_bytes(_HASH_BYTES) * copies for one in hashes))
+
+    def import_kv(self, slot: int, kv: KvRange, data: bytearray) -> None:
+        state = self._state[slot]
+        starts = range(0, len(data), _KV_BYTES_PER_TOKEN)
+        before, *hashes = (int.from_bytes(data[at : at + _HASH_BYTES]) for at in starts)
+        if (state.num_computed, state.hash, len(hashes)) != (kv.first, before, kv.last - kv.first):
+            raise EngineError(f"this is not the KV of tokens {kv.first} to {kv.last} of this context")
+        state.hashes += hashes
+
     def clear(self, slot: int) -> None:
         del self._state[slot]
 
@@ -165,9 +191,9 @@ class FakeRunner:
 
     def check(self, sequence: SequenceSpec) -> None:
         check_common(sequence, num_vocab=NUM_VOCAB, context_tokens=self._info.context_tokens)
-        for field in ("grammar", "json_schema"):
-            if getattr(sequence.sampling, field) is not None:
-                raise BadRequestError(f"the fake engine cannot follow a {field}", param=field)
+        for name in ("grammar", "json_schema"):
+            if getattr(sequence.sampling, name) is not None:
+                raise BadRequestError(f"the fake engine cannot follow a {name}", param=name)
 
 
 def _mix(x: int) -> int:

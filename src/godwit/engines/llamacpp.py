@@ -20,10 +20,10 @@ from godwit.engines.sequence import TAIL_TOKENS
 from godwit.engines.trial import GrammarTrials
 from godwit.errors import BadRequestError, ConfigError, ContextTooLongError, EngineError, ModelLoadError
 from godwit.ports import SequenceSpec
-from godwit.types import ChatMessage, ModelInfo, ModelName, Sampling, Token, TokenId
+from godwit.types import ChatMessage, KvRange, ModelInfo, ModelName, Sampling, Token, TokenId
 
 USUAL_PIECE_BYTES = 16  # shorter prompts are tokenized without a look at the whole vocabulary
-SPARE_SEQUENCES = 2  # ids beyond the slots, through which ranges of KV will be exported and imported
+SPARE_SEQUENCES = 2  # ids beyond the slots: a companion for lone rows, and ranges of KV on their way
 
 
 class LlamaOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +96,12 @@ class LlamaRunner:
         self._candidates = Candidates(self._file.num_vocab)
         self._samplers: dict[int, Sampler] = {}
         self._trials = GrammarTrials(path)
+        can_cut = not (
+            self._api.llama_model_is_recurrent(self._model) or self._api.llama_model_is_hybrid(self._model)
+        )
+        # Without flash attention V is stored transposed, so that a state means another thing.
+        kind = "flash" if options.flash_attention else "plain"
+        self._kv_layout = f"llama-cpp-python {self._api.__version__}, f16, {kind}" if can_cut else None
 
     def _make_context(self, max_rows: int, threads: int, options: LlamaOptions) -> Any:
         api = self._api
@@ -145,6 +151,32 @@ class LlamaRunner:
     def draw(self, slot: int) -> Token | None:
         return self._samplers[slot].draw(self._logits[slot])
 
+    @property
+    def kv_layout(self) -> str | None:
+        return self._kv_layout
+
+    def export_kv(self, slot: int, kv: KvRange) -> bytearray:
+        api, spare = self._api, self._slots + 1
+        api.llama_memory_seq_cp(self._memory, slot, spare, kv.first, kv.last)
+        data = bytearray(api.llama_state_seq_get_size(self._context, spare))
+        size = api.llama_state_seq_get_data(self._context, _pointer(data), len(data), spare)
+        api.llama_memory_seq_rm(self._memory, spare, -1, -1)
+        if size != len(data):
+            raise EngineError(f"llama.cpp exported {size} of {len(data)} bytes of KV")
+        return data
+
+    def import_kv(self, slot: int, kv: KvRange, data: bytearray) -> None:
+        api, spare = self._api, self._slots + 1
+        try:
+            size = api.llama_state_seq_set_data(self._context, _pointer(data), len(data), spare)
+            # Under a sliding window the older part of a range may be gone, but its end is always there.
+            end = api.llama_memory_seq_pos_max(self._memory, spare) + 1
+            if size != len(data) or end != kv.last:
+                raise EngineError(f"llama.cpp took {size} of {len(data)} bytes of KV, up to token {end}")
+            api.llama_memory_seq_cp(self._memory, spare, slot, -1, -1)
+        finally:
+            api.llama_memory_seq_rm(self._memory, spare, -1, -1)
+
     def clear(self, slot: int) -> None:
         self._api.llama_memory_seq_rm(self._memory, slot, -1, -1)
         sampler = self._samplers.pop(slot, None)
@@ -192,6 +224,11 @@ class LlamaRunner:
         grammar = compile_grammar(self._file, sequence.sampling)
         if grammar is not None:
             grammar.close()
+
+
+def _pointer(data: bytearray) -> Any:
+    """The array that a bytearray holds, without a copy."""
+    return (ctypes.c_uint8 * len(data)).from_buffer(data)
 
 
 def _template(file: GgufFile, options: LlamaOptions) -> ChatTemplate | None:

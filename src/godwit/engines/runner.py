@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from godwit.ports import SequenceSpec
-from godwit.types import ChatMessage, ModelInfo, Sampling, Token, TokenId
+from godwit.types import ChatMessage, KvRange, ModelInfo, Sampling, Token, TokenId
 
 
 class Span(NamedTuple):
@@ -43,6 +43,19 @@ class Runner(Protocol):
 
     def draw(self, slot: int) -> Token | None:
         """Draw the next output token from the kept logits and accept it; None is the end of the sequence."""
+        ...
+
+    @property
+    def kv_layout(self) -> str | None:
+        """As `Engine.kv_layout`."""
+        ...
+
+    def export_kv(self, slot: int, kv: KvRange) -> bytearray:
+        """A copy of the KV of a computed range; EngineError where it cannot be had."""
+        ...
+
+    def import_kv(self, slot: int, kv: KvRange, data: bytearray) -> None:
+        """Append the KV of a range to a slot that has all before it; an EngineError leaves the slot as is."""
         ...
 
     def clear(self, slot: int) -> None:

@@ -7,7 +7,18 @@ from msgspec import Struct
 from godwit.ports import Sink
 from godwit.protocol.coordinator import Coordinator, CoordinatorState
 from godwit.protocol.journal import Journal
-from godwit.types import ModelName, MoveId, Prompt, RequestId, Round, Sampling, WorkerId
+from godwit.types import KvReport, ModelName, MoveId, Prompt, RequestId, Round, Sampling, WorkerId
+
+
+class MovePlan(Struct, frozen=True):
+    """How a move is to be made: the KV from token `kv_first` on is shipped (None: none is).
+
+    `predicted_s` is from the source's start until the destination has all KV, None where nothing predicts it.
+    """
+
+    method: str = "tokens"
+    kv_first: int | None = None
+    predicted_s: float | None = None
 
 
 class MoveRecord(Struct, frozen=True):
@@ -16,6 +27,10 @@ class MoveRecord(Struct, frozen=True):
     `num_output` is the first index that the destination drew; `gap_tokens` had no KV there when the source
     stopped. `pause_s` is the time between the last token before and the first token after, at the router;
     None where no token followed. `duration_s` is from the decision to its end.
+
+    `method` is what was done: "tokens", "kv", "split", "stop" (not live), or with an arrow what it fell back
+    to, `kv_problem` says why. `ready_s` is from the source's start until the destination first had all KV
+    that there was, `predicted_s` what had been expected of it.
     """
 
     move: MoveId
@@ -30,6 +45,12 @@ class MoveRecord(Struct, frozen=True):
     num_output: int
     pause_s: float | None
     duration_s: float
+    kv_tokens: int = 0
+    kv_bytes: int = 0
+    kv_s: float | None = None
+    kv_problem: str | None = None
+    predicted_s: float | None = None
+    ready_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -43,11 +64,23 @@ class Moving:
     reason: str
     started_s: float
     machine: Coordinator
+    plan: MovePlan
     rounds: tuple[Round, ...] = ()
     gap_tokens: int = 0
     num_output: int = 0
     pause_s: float | None = None
     is_adopted: bool = False
+    ready_s: float | None = None
+    kv: KvReport | None = None
+
+    @property
+    def method(self) -> str:
+        """What was done, as `MoveRecord.method` has it."""
+        if not self.machine.limits.live:
+            return "stop"
+        if self.plan.kv_first is not None and self.kv is not None and self.kv.problem is not None:
+            return f"{self.plan.method}→tokens"
+        return self.plan.method
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from godwit.errors import (
     from_code,
 )
 from godwit.ports import Clock, Sink
-from godwit.protocol.entry import Entry
+from godwit.protocol.entry import Entry, MovePlan
 from godwit.protocol.events import (
     DestinationFailed,
     Tick,
@@ -157,13 +157,19 @@ class HeadRequests:
             self._fail(entry, error)
 
     def move(
-        self, request: RequestId, destination: WorkerId, peer_url: str | None, limits: MoveLimits, reason: str
+        self,
+        request: RequestId,
+        destination: WorkerId,
+        peer_url: str | None,
+        limits: MoveLimits,
+        plan: MovePlan,
+        reason: str,
     ) -> None:
         """Begin a planned move; `Observer.move_ended` follows."""
         entry = self._entries.get(request)
         if entry is None or entry.journal.owner is None or entry.moving is not None:
             raise InvariantBrokenError(f"{request} cannot move now")
-        self._moves.begin(entry, destination, peer_url, limits, reason)
+        self._moves.begin(entry, destination, peer_url, limits, plan, reason)
 
     def interrupt(self, request: RequestId, reason: str) -> None:
         """Take a request off its worker without waiting for a move; it fails over."""

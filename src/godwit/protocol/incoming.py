@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from godwit.errors import GodwitError, InvariantBrokenError
-from godwit.ports import Clock, Computed, Engine, Instances
+from godwit.ports import Clock, Computed, Engine, Instances, KvImported
 from godwit.protocol.destination import DESTINATION, Destination, DestinationState
 from godwit.protocol.events import (
     AbortOrdered,
@@ -17,11 +17,16 @@ from godwit.protocol.events import (
     ResumeArrived,
     Tick,
 )
+from godwit.protocol.kv import SILENCE_S, KvReceiving, start_digest
 from godwit.protocol.messages import (
     Abandon,
     Append,
     Commit,
     Declined,
+    KvDone,
+    KvFailed,
+    KvPart,
+    KvWanted,
     PeerMessage,
     Prepare,
     Prepared,
@@ -30,12 +35,15 @@ from godwit.protocol.messages import (
     Resumed,
 )
 from godwit.protocol.running import Running, SendHead, SendPeer
-from godwit.types import Epoch, ModelName, MoveId, RequestId, Round, Token, WorkerId
+from godwit.types import Epoch, KvOffer, ModelName, MoveId, RequestId, Round, Token, WorkerId
 
 
 @dataclass(slots=True)
 class Incoming:
-    """One move: its order, its machine, what has arrived, and whether its model was loaded for it."""
+    """One move: its order, its machine, what has arrived, and whether its model was loaded for it.
+
+    `kv` is on its way here; `kv_refusal` says why KV that was offered is not wanted.
+    """
 
     order: Prepare
     machine: Destination
@@ -43,6 +51,8 @@ class Incoming:
     running: Running | None = None
     fresh: tuple[Token, ...] = ()
     last_round: KvReady | None = None
+    kv: KvReceiving | None = None
+    kv_refusal: str | None = None
 
 
 class DestinationMoves:
@@ -97,11 +107,13 @@ class DestinationMoves:
         else:
             self._unload_unless_wanted(incoming.order.model)
 
-    def on_peer(self, sender: WorkerId, message: Resume | Append | Commit | Abandon) -> None:
+    def on_peer(
+        self, sender: WorkerId, message: Resume | Append | Commit | Abandon | KvPart | KvFailed
+    ) -> None:
         """A message of the source; one for a move unknown here is declined, another worker's too."""
         incoming = self._by_move.get(message.move)
         if incoming is None or incoming.order.source != sender:
-            if not isinstance(message, Abandon):
+            if not isinstance(message, Abandon | KvPart | KvFailed):
                 self._send_peer(sender, None, Declined(message.move, "no such move here"))
             return
         match message:
@@ -116,6 +128,10 @@ class DestinationMoves:
                 self._feed(incoming, CommitArrived(message.num_output))
             case Abandon():
                 self._feed(incoming, PeerGone(message.reason))
+            case KvPart():
+                self._on_kv_part(incoming, message)
+            case KvFailed() if incoming.kv is None or not incoming.kv.is_whole:
+                self._without_kv(incoming, message.reason)
 
     def _on_resume(self, incoming: Incoming, message: Resume) -> None:
         engine = self._instances.get(incoming.order.model)
@@ -136,7 +152,43 @@ class DestinationMoves:
                     list(message.output),
                     message.journaled,
                 )
+                if message.kv is not None:
+                    self._consider_kv(incoming, incoming.running, message.kv)
         self._feed(incoming, ResumeArrived(len(message.output), refusal))
+
+    def _consider_kv(self, incoming: Incoming, running: Running, offer: KvOffer) -> None:
+        engine, ids = running.engine, (*running.prompt_ids, *running.spec.output_ids)
+        if engine.kv_layout != offer.layout:
+            incoming.kv_refusal = f"the destination's KV is {engine.kv_layout}, not {offer.layout}"
+        elif not 0 <= offer.kv.first < offer.kv.last < len(ids):
+            incoming.kv_refusal = f"{len(ids)} tokens have no KV up to {offer.kv.last} before them"
+        else:
+            incoming.kv = KvReceiving(offer, start_digest(engine.info.digest, offer, ids), self._now())
+
+    def _on_kv_part(self, incoming: Incoming, part: KvPart) -> None:
+        kv, running = incoming.kv, incoming.running
+        if kv is None or running is None or kv.is_whole:
+            return
+        if (problem := kv.take(part, self._now())) is not None:
+            self._without_kv(incoming, problem)
+        elif kv.is_whole:
+            data, kv.data = kv.data, bytearray()
+            running.engine.import_kv(running.sequence, data)
+        else:
+            self._to_source(incoming, KvWanted(incoming.order.move, kv.num_received))
+
+    def _without_kv(self, incoming: Incoming, problem: str) -> None:
+        """Compute what was to be shipped; nothing is lost, for its tokens are here."""
+        if incoming.kv is not None and incoming.running is not None:
+            incoming.kv = None
+            incoming.running.engine.import_kv(incoming.running.sequence, None)
+            self._to_source(incoming, KvDone(incoming.order.move, problem))
+
+    def imported(self, event: KvImported) -> None:
+        """The engine has taken the KV that was shipped, or refused it."""
+        if (incoming := self._of_sequence(event.request)) and incoming.kv is not None:
+            incoming.kv = None
+            self._to_source(incoming, KvDone(incoming.order.move, event.problem))
 
     def computed(self, event: Computed) -> None:
         """The engine did a round for a held sequence."""
@@ -179,6 +231,9 @@ class DestinationMoves:
 
     def tick(self, now: float) -> None:
         for incoming in list(self._by_move.values()):
+            kv = incoming.kv
+            if kv is not None and not kv.is_whole and now >= kv.heard_s + SILENCE_S:
+                self._without_kv(incoming, "it did not come")
             self._feed(incoming, Tick(now))
 
     def _of_sequence(self, sequence: RequestId) -> Incoming | None:
@@ -220,10 +275,16 @@ class DestinationMoves:
             raise InvariantBrokenError("a round before its tokens")
         try:
             running.engine.check(running.spec)
-            running.engine.open(running.sequence, running.spec)
+            awaits = None if incoming.kv is None else incoming.kv.offer.kv
+            running.engine.open(running.sequence, running.spec, awaits)
         except GodwitError as error:
             incoming.running = None
             self._feed(incoming, DestinationFailed(error.message))
+            return
+        if incoming.kv is not None:
+            self._to_source(incoming, KvWanted(incoming.order.move, 0))
+        elif incoming.kv_refusal is not None:
+            self._to_source(incoming, KvDone(incoming.order.move, incoming.kv_refusal))
 
     def _free(self, incoming: Incoming) -> None:
         if incoming.running is not None:

@@ -9,6 +9,8 @@ from msgspec import Struct
 from godwit.types import (
     Alternative,
     Epoch,
+    KvOffer,
+    KvReport,
     ModelInfo,
     ModelName,
     MoveId,
@@ -123,18 +125,22 @@ class MoveFailed(Message, frozen=True):
     move: MoveId
     reason: str
     rounds: tuple[Round, ...]
+    kv: KvReport | None = None
 
 
 class Migrated(Message, frozen=True):
     """The source stopped at output `num_output`, having told the destination to continue.
 
-    `gap_tokens` is how many tokens' KV the destination still lacked when the source stopped.
+    `gap_tokens` is how many tokens' KV the destination still lacked when the source stopped; `ready_s` after
+    the move's start it had had the KV of all that were known then.
     """
 
     move: MoveId
     num_output: int
     gap_tokens: int
     rounds: tuple[Round, ...]
+    ready_s: float | None = None
+    kv: KvReport | None = None
 
 
 class InDoubt(Message, frozen=True):
@@ -224,7 +230,10 @@ class MoveLimits(Struct, frozen=True):
 
 
 class Migrate(Message, frozen=True):
-    """Move a request to `destination`, which is prepared; `journaled` output tokens are safe at the head."""
+    """Move a request to `destination`, which is prepared; `journaled` output tokens are safe at the head.
+
+    The KV of the context from token `kv_first` on is to be shipped; None: only tokens are.
+    """
 
     move: MoveId
     request: RequestId
@@ -233,6 +242,7 @@ class Migrate(Message, frozen=True):
     peer_url: str | None
     journaled: int
     limits: MoveLimits
+    kv_first: int | None = None
 
 
 class AbortMove(Message, frozen=True):
@@ -263,7 +273,10 @@ class Leave(Message, frozen=True):
 
 
 class Resume(Message, frozen=True):
-    """The first round: everything the destination needs to continue the request."""
+    """The first round: everything the destination needs to continue the request.
+
+    With `kv` the source offers the KV of a range; KvWanted or KvDone follows.
+    """
 
     move: MoveId
     request: RequestId
@@ -273,6 +286,7 @@ class Resume(Message, frozen=True):
     output: tuple[Token, ...]
     sampling: Sampling
     journaled: int
+    kv: KvOffer | None = None
 
 
 class Append(Message, frozen=True):
@@ -313,6 +327,37 @@ class Declined(Message, frozen=True):
     reason: str
 
 
+class KvWanted(Message, frozen=True):
+    """The destination has the KV's first `offset` bytes: send what follows, as far as the window goes."""
+
+    move: MoveId
+    offset: int
+
+
+class KvPart(Message, frozen=True):
+    """Bytes from `offset` on of `total`; the last part has the digest. Never relayed by the head."""
+
+    move: MoveId
+    offset: int
+    total: int
+    data: memoryview
+    digest: bytes
+
+
+class KvFailed(Message, frozen=True):
+    """The source ships no KV (any more): the destination computes it itself."""
+
+    move: MoveId
+    reason: str
+
+
+class KvDone(Message, frozen=True):
+    """The destination has taken the KV, or (with a `problem`) does without it."""
+
+    move: MoveId
+    problem: str | None
+
+
 class PeerHello(Message, frozen=True):
     """First frame of a peer link: who dials."""
 
@@ -320,7 +365,7 @@ class PeerHello(Message, frozen=True):
     incarnation: int
 
 
-PeerMessage = Resume | Append | Commit | Abandon | Resumed | Declined
+PeerMessage = Resume | Append | Commit | Abandon | Resumed | Declined | KvWanted | KvFailed | KvDone
 
 
 class Relayed(Message, frozen=True):
@@ -349,4 +394,4 @@ FromWorker = (
 FromHead = (
     Welcome | Load | Unload | Submit | Stop | Prepare | Migrate | AbortMove | Keep | Release | Leave | Relayed
 )
-FromPeer = PeerHello | PeerMessage
+FromPeer = PeerHello | PeerMessage | KvPart

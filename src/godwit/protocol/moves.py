@@ -6,7 +6,7 @@ from typing import Protocol
 from godwit.errors import GodwitError, InvariantBrokenError, UnavailableError
 from godwit.ports import Clock
 from godwit.protocol.coordinator import COORDINATOR, Coordinator
-from godwit.protocol.entry import Entry, Failover, MoveRecord, Moving
+from godwit.protocol.entry import Entry, Failover, MovePlan, MoveRecord, Moving
 from godwit.protocol.events import (
     Adopted,
     DestinationFailed,
@@ -84,7 +84,13 @@ class HeadMoves:
         self._now = now
 
     def begin(
-        self, entry: Entry, destination: WorkerId, peer_url: str | None, limits: MoveLimits, reason: str
+        self,
+        entry: Entry,
+        destination: WorkerId,
+        peer_url: str | None,
+        limits: MoveLimits,
+        plan: MovePlan,
+        reason: str,
     ) -> None:
         """Offer the request to `destination` and have it prepare."""
         source, now = entry.journal.owner, self._now()
@@ -95,7 +101,7 @@ class HeadMoves:
         # Twice the source's own bound: the source gives up first, and its word ends the move cleanly.
         machine = Coordinator(limits, prepare_by_s, prepare_by_s + 2 * limits.timeout_s)
         move = self._new_move()
-        entry.moving = Moving(move, source, destination, peer_url, reason, now, machine)
+        entry.moving = Moving(move, source, destination, peer_url, reason, now, machine, plan)
         timeout_s = self._prepare_timeout_s + 2 * limits.timeout_s
         self._send(destination, Prepare(move, entry.request, epoch, entry.model, source, timeout_s))
 
@@ -115,10 +121,11 @@ class HeadMoves:
             case Refused():
                 self.feed(entry, DestinationFailed(message.reason))
             case MoveFailed():
-                entry.moving.rounds = message.rounds
+                entry.moving.rounds, entry.moving.kv = message.rounds, message.kv
                 self.feed(entry, SourceGaveUp(message.reason))
             case Migrated():
-                entry.moving.rounds = message.rounds
+                entry.moving.rounds, entry.moving.kv = message.rounds, message.kv
+                entry.moving.ready_s = message.ready_s
                 entry.moving.gap_tokens, entry.moving.num_output = message.gap_tokens, message.num_output
                 self.feed(entry, SourceStopped())
             case InDoubt():
@@ -196,6 +203,7 @@ class HeadMoves:
                     moving.peer_url,
                     len(entry.journal.output_ids),
                     moving.machine.limits,
+                    moving.plan.kv_first,
                 )
                 self._send(moving.source, order)
             case Do.ORDER_ABORT:
@@ -215,12 +223,13 @@ class HeadMoves:
 
     def _record(self, entry: Entry, moving: Moving) -> None:
         entry.moving = None
+        kv = moving.kv
         record = MoveRecord(
             moving.move,
             entry.request,
             moving.source,
             moving.destination,
-            "tokens" if moving.machine.limits.live else "stop",
+            moving.method,
             "done" if moving.is_adopted else "failed",
             moving.machine.reason or moving.reason,
             moving.rounds,
@@ -228,6 +237,12 @@ class HeadMoves:
             moving.num_output,
             moving.pause_s,
             self._now() - moving.started_s,
+            kv.kv.last - kv.kv.first if kv is not None and kv.problem is None else 0,
+            kv.num_bytes if kv is not None else 0,
+            kv.seconds if kv is not None else None,
+            kv.problem if kv is not None else None,
+            moving.plan.predicted_s,
+            moving.ready_s,
         )
         self._observer.move_ended(record)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from godwit.errors import InvariantBrokenError
-from godwit.ports import Clock
+from godwit.ports import Clock, KvExported
 from godwit.protocol.events import (
     Do,
     Drawn,
@@ -18,6 +18,7 @@ from godwit.protocol.events import (
     Stopped,
     Tick,
 )
+from godwit.protocol.kv import MAX_KV_BYTES, KvSending, start_digest
 from godwit.protocol.machine import Step
 from godwit.protocol.messages import (
     Abandon,
@@ -25,6 +26,9 @@ from godwit.protocol.messages import (
     Commit,
     Declined,
     InDoubt,
+    KvDone,
+    KvFailed,
+    KvWanted,
     Migrate,
     Migrated,
     MoveFailed,
@@ -32,29 +36,42 @@ from godwit.protocol.messages import (
     Resume,
     Resumed,
 )
-from godwit.protocol.running import Running, SendHead, SendPeer
+from godwit.protocol.running import IsDirect, Running, SendHead, SendPeer
 from godwit.protocol.source import SOURCE, Source, begin_source
-from godwit.types import MoveId, RequestId, Round, WorkerId
+from godwit.types import KvOffer, KvRange, KvReport, MoveId, RequestId, Round, WorkerId
+
+KV_SHARE = 0.5
+"""Of the time for the source's phase: KV that is not there by then is computed, and the move still ends."""
 
 
 @dataclass(slots=True)
 class Outgoing:
-    """One move: its order, its request, its machine, and how many outputs the destination was sent."""
+    """One move: its order, its request, its machine, how many outputs were sent, its KV if that goes too."""
 
     order: Migrate
     running: Running
     machine: Source
+    started_s: float
     num_sent: int = 0
+    ready_s: float | None = None
+    kv: KvSending | None = None
+    kv_report: KvReport | None = None
 
 
 class SourceMoves:
     """All moves for which this worker is the source; at most one a request."""
 
     def __init__(
-        self, send_head: SendHead, send_peer: SendPeer, free: Callable[[Running], None], now: Clock
+        self,
+        send_head: SendHead,
+        send_peer: SendPeer,
+        is_direct: IsDirect,
+        free: Callable[[Running], None],
+        now: Clock,
     ) -> None:
         self._send_head = send_head
         self._send_peer = send_peer
+        self._is_direct = is_direct
         self._free = free
         self._now = now
         self._by_move: dict[MoveId, Outgoing] = {}
@@ -73,8 +90,11 @@ class SourceMoves:
         if order.request in self._by_request:
             self._send_head(MoveFailed(order.move, "the request is moving already", ()))
             return
-        machine, effects = begin_source(order.limits, len(running.output), self._now())
-        outgoing = Outgoing(order, running, machine)
+        now = self._now()
+        machine, effects = begin_source(order.limits, len(running.output), now)
+        outgoing = Outgoing(order, running, machine, now)
+        if order.kv_first is not None:
+            self._offer_kv(outgoing, order.kv_first)
         self._by_move[order.move] = outgoing
         self._by_request[order.request] = outgoing
         self._follow(outgoing, (machine, effects))
@@ -102,15 +122,36 @@ class SourceMoves:
         if outgoing := self._by_move.get(move):
             self._feed(outgoing, ReleaseOrdered())
 
-    def on_peer(self, sender: WorkerId, message: Resumed | Declined) -> None:
+    def exported(self, request: RequestId, event: KvExported) -> None:
+        """The engine has copied the KV of a range."""
+        outgoing = self._by_request.get(request)
+        if outgoing is None or (kv := outgoing.kv) is None or kv.data is not None or kv.offer.kv != event.kv:
+            return
+        if event.problem is None and len(event.data) > MAX_KV_BYTES:
+            self._give_kv_up(outgoing, f"it has more than {MAX_KV_BYTES} bytes")
+        elif event.problem is not None:
+            self._give_kv_up(outgoing, event.problem)
+        elif not kv.is_over:
+            kv.data = event.data
+            self._pump(outgoing, kv)
+
+    def on_peer(self, sender: WorkerId, message: Resumed | Declined | KvWanted | KvDone) -> None:
         """An answer of the destination; another worker's is ignored."""
         outgoing = self._by_move.get(message.move)
         if outgoing is None or outgoing.order.destination != sender:
             return
-        if isinstance(message, Resumed):
-            self._feed(outgoing, RoundDone(message.num_output, Round(message.tokens, message.seconds)))
-        else:
-            self._feed(outgoing, PeerGone(f"declined: {message.reason}"))
+        match message:
+            case Resumed():
+                if outgoing.ready_s is None:
+                    outgoing.ready_s = self._now() - outgoing.started_s
+                self._feed(outgoing, RoundDone(message.num_output, Round(message.tokens, message.seconds)))
+            case Declined():
+                self._feed(outgoing, PeerGone(f"declined: {message.reason}"))
+            case KvWanted():
+                self._kv_wanted(outgoing, message.offset)
+            case KvDone() if outgoing.kv is not None:
+                # Also after it was given up here: what counts is whether the destination has it.
+                outgoing.kv_report = outgoing.kv.end(self._now(), message.problem)
 
     def peer_gone(self, peer: WorkerId, reason: str) -> None:
         """The link to `peer` broke."""
@@ -119,7 +160,59 @@ class SourceMoves:
 
     def tick(self, now: float) -> None:
         for outgoing in list(self._by_move.values()):
+            if outgoing.kv is not None and now >= outgoing.kv.give_up_s:
+                self._give_kv_up(outgoing, "it took too long")
             self._feed(outgoing, Tick(now))
+
+    # --- KV -------------------------------------------------------------------------------------------------
+
+    def _offer_kv(self, outgoing: Outgoing, first: int) -> None:
+        """Offer the KV from token `first` up to the last token, which has none yet; or say why not."""
+        running, order = outgoing.running, outgoing.order
+        ids = (*running.prompt_ids, *(token.id for token in running.output))
+        kv = KvRange(first, len(ids) - 1)
+        layout, problem = running.engine.kv_layout, None
+        if layout is None:
+            problem = "this engine exports no ranges of KV"
+        elif not order.limits.live:
+            problem = "the source is to stop first"
+        elif not running.output:
+            problem = "the prompt is being computed"
+        elif not 0 <= first < kv.last:
+            problem = "there is none"
+        if layout is None or problem is not None:
+            outgoing.kv_report = KvReport(kv, 0, 0.0, problem)
+            return
+        offer = KvOffer(kv, layout)
+        give_up_s = outgoing.started_s + KV_SHARE * order.limits.timeout_s
+        digest = start_digest(running.engine.info.digest, offer, ids)
+        outgoing.kv = KvSending(order.move, offer, digest, outgoing.started_s, give_up_s)
+
+    def _kv_wanted(self, outgoing: Outgoing, offset: int) -> None:
+        kv, running = outgoing.kv, outgoing.running
+        if kv is None or kv.is_over:
+            return
+        kv.num_wanted = max(kv.num_wanted, offset)
+        if kv.is_asked:
+            self._pump(outgoing, kv)
+        elif not self._is_direct(outgoing.order.destination):
+            self._give_kv_up(outgoing, "there is no direct link to the destination")
+        else:
+            kv.is_asked = True
+            running.engine.export_kv(running.sequence, kv.offer.kv)
+
+    def _pump(self, outgoing: Outgoing, kv: KvSending) -> None:
+        for part in kv.parts():
+            self._send_peer(outgoing.order.destination, outgoing.order.peer_url, part)
+
+    def _give_kv_up(self, outgoing: Outgoing, reason: str) -> None:
+        """Ship no (more) KV: the destination has the tokens and computes it."""
+        if outgoing.kv is not None and not outgoing.kv.is_over:
+            outgoing.kv_report = outgoing.kv.end(self._now(), reason)
+            failed = KvFailed(outgoing.order.move, reason)
+            self._send_peer(outgoing.order.destination, outgoing.order.peer_url, failed)
+
+    # --- the machine ----------------------------------------------------------------------------------------
 
     def _feed(self, outgoing: Outgoing, event: object) -> None:
         self._follow(outgoing, SOURCE.step(outgoing.machine, event))
@@ -152,12 +245,19 @@ class SourceMoves:
                 self._to_peer(outgoing, Abandon(order.move, machine.reason))
             case Do.SEND_COMMIT:
                 self._to_peer(outgoing, Commit(order.move, machine.num_output))
-                done = Migrated(order.move, machine.num_output, machine.gap_tokens, machine.rounds)
+                done = Migrated(
+                    order.move,
+                    machine.num_output,
+                    machine.gap_tokens,
+                    machine.rounds,
+                    outgoing.ready_s,
+                    outgoing.kv_report,
+                )
                 self._send_head(done)
             case Do.SEND_IN_DOUBT:
                 self._send_head(InDoubt(order.move, order.request, order.epoch, machine.reason))
             case Do.SEND_FAILED:
-                self._send_head(MoveFailed(order.move, machine.reason, machine.rounds))
+                self._send_head(MoveFailed(order.move, machine.reason, machine.rounds, outgoing.kv_report))
             case _:
                 raise InvariantBrokenError(f"a source cannot {effect}")
 
@@ -176,4 +276,5 @@ class SourceMoves:
             tuple(running.output),
             running.sampling,
             outgoing.order.journaled,
+            None if outgoing.kv is None else outgoing.kv.offer,
         )

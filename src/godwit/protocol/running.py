@@ -4,11 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from godwit.ports import Engine, SequenceSpec
-from godwit.protocol.messages import Message, PeerMessage, TokenEvent
+from godwit.protocol.messages import KvPart, Message, PeerMessage, TokenEvent
 from godwit.types import Epoch, ModelName, RequestId, Sampling, Token, TokenId, WorkerId
 
 SendHead = Callable[[Message], None]
-SendPeer = Callable[[WorkerId, str | None, PeerMessage], None]
+SendPeer = Callable[[WorkerId, str | None, PeerMessage | KvPart], None]
+IsDirect = Callable[[WorkerId], bool]
+"""Whether this worker has a link of its own to another one, so that KV can go there."""
 
 
 @dataclass(slots=True)

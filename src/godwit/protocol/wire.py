@@ -1,10 +1,13 @@
 """Messages to frames and back (msgpack)."""
 
+from typing import cast
+
 import msgspec
 
 from godwit.errors import ProtocolError
-from godwit.protocol.messages import FromHead, FromPeer, FromWorker, Message, TokenEvent, Tokens
+from godwit.protocol.messages import FromHead, FromPeer, FromWorker, KvPart, Message, TokenEvent, Tokens
 
+_KV_FRAME_BYTES = 256
 _encoder = msgspec.msgpack.Encoder()
 _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
 _from_head: msgspec.msgpack.Decoder[FromHead] = msgspec.msgpack.Decoder(FromHead)
@@ -13,6 +16,11 @@ _from_peer: msgspec.msgpack.Decoder[FromPeer] = msgspec.msgpack.Decoder(FromPeer
 
 def encode(message: Message) -> bytes:
     """One message as one frame."""
+    if isinstance(message, KvPart):
+        # The encoder's own buffer grows by halves; this one is right at once, so that a chunk takes a chunk.
+        frame = bytearray(len(message.data) + _KV_FRAME_BYTES)
+        _encoder.encode_into(message, frame)
+        return cast(bytes, frame)  # whoever writes bytes writes these too
     return _encoder.encode(message)
 
 

@@ -7,13 +7,28 @@ from one thread.
 from collections.abc import Sequence
 
 from godwit.errors import GodwitError, NoFreeSlotError
-from godwit.ports import Clock, Computed, Ended, Engine, EngineEvent, Failed, Generated, Held, Instances
+from godwit.ports import (
+    Clock,
+    Computed,
+    Ended,
+    Engine,
+    EngineEvent,
+    Failed,
+    Generated,
+    Held,
+    Instances,
+    KvExported,
+    KvImported,
+)
 from godwit.protocol.incoming import DestinationMoves
 from godwit.protocol.messages import (
     AbortMove,
     Accepted,
     Declined,
     Keep,
+    KvDone,
+    KvPart,
+    KvWanted,
     Message,
     Migrate,
     PeerMessage,
@@ -27,7 +42,7 @@ from godwit.protocol.messages import (
     Tokens,
 )
 from godwit.protocol.outgoing import SourceMoves
-from godwit.protocol.running import Running, SendHead, SendPeer
+from godwit.protocol.running import IsDirect, Running, SendHead, SendPeer
 from godwit.types import ChatPrompt, Epoch, Prompt, RequestId, TextPrompt, Token, TokenId, WorkerId
 
 RequestOrder = Submit | Stop | Prepare | Migrate | AbortMove | Keep | Release
@@ -47,13 +62,20 @@ def prompt_ids(engine: Engine, prompt: Prompt) -> tuple[TokenId, ...]:
 class WorkerRequests:
     """All requests at one worker, whether it owns them, is taking them in, or is giving them away."""
 
-    def __init__(self, instances: Instances, send_head: SendHead, send_peer: SendPeer, now: Clock) -> None:
+    def __init__(
+        self,
+        instances: Instances,
+        send_head: SendHead,
+        send_peer: SendPeer,
+        is_direct: IsDirect,
+        now: Clock,
+    ) -> None:
         self._instances = instances
         self._send_head = send_head
         self._now = now
         self._running: dict[RequestId, Running] = {}
         self._by_sequence: dict[RequestId, Running] = {}
-        self._outgoing = SourceMoves(self._queue, send_peer, self._free, now)
+        self._outgoing = SourceMoves(self._queue, send_peer, is_direct, self._free, now)
         self._incoming = DestinationMoves(instances, self._queue, send_peer, self._adopt, self._free, now)
         self._queued: list[Message] = []
         self._is_stepping = False
@@ -85,9 +107,9 @@ class WorkerRequests:
             case Release():
                 self._outgoing.release(message.move)
 
-    def on_peer(self, sender: WorkerId, message: PeerMessage) -> None:
+    def on_peer(self, sender: WorkerId, message: PeerMessage | KvPart) -> None:
         """Take a message that came from another worker, by its own link or through the head."""
-        if isinstance(message, Resumed | Declined):
+        if isinstance(message, Resumed | Declined | KvWanted | KvDone):
             self._outgoing.on_peer(sender, message)
         else:
             self._incoming.on_peer(sender, message)
@@ -145,6 +167,10 @@ class WorkerRequests:
             case Held() if running:
                 self._outgoing.drawn(running)
                 self._outgoing.stopped(running.request, event.num_output)
+            case KvExported() if running:
+                self._outgoing.exported(running.request, event)
+            case KvImported():
+                self._incoming.imported(event)
             case Failed():
                 self._failed(event)
 

@@ -90,6 +90,14 @@ class RouterMetrics(Collector):
         self._rounds = Histogram(
             "godwit_migration_rounds", "Resume rounds of a move.", buckets=ROUND_BOUNDS, registry=registry
         )
+        self._kv_bytes = Counter("godwit_migration_kv_bytes", "KV that moves shipped.", registry=registry)
+        self._prediction_error = Histogram(
+            "godwit_migration_prediction_error_seconds",
+            "Predicted against measured time until the destination has the context's KV.",
+            ["method"],
+            buckets=PAUSE_BOUNDS_S,
+            registry=registry,
+        )
         self._queued = Gauge("godwit_requests_queued", "Requests without a server yet.", registry=registry)
         self._running = Gauge("godwit_requests_running", "Requests on a server.", registry=registry)
         registry.register(self)
@@ -126,6 +134,14 @@ class RouterMetrics(Collector):
     def rounds(self, count: int) -> None:
         """A move took this many rounds."""
         self._rounds.observe(count)
+
+    def kv_bytes(self, count: int) -> None:
+        """A move shipped so many bytes of KV."""
+        self._kv_bytes.inc(count)
+
+    def prediction_error(self, method: str, seconds: float) -> None:
+        """The destination had the KV so much earlier or later than predicted."""
+        self._prediction_error.labels(method).observe(seconds)
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """The two histograms that are kept in plain lists."""

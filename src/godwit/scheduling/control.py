@@ -4,10 +4,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from godwit.costs.choice import MoveCosts
+from godwit.costs.crossover import Method
 from godwit.errors import ConflictError, GodwitError, NotFoundError, from_code
 from godwit.ports import Clock, Sink
 from godwit.protocol import messages
-from godwit.protocol.entry import Entry, MoveRecord
+from godwit.protocol.entry import Entry, MovePlan, MoveRecord
 from godwit.protocol.head import HeadLimits, HeadRequests, RequestReport
 from godwit.protocol.messages import Hello, Message, MoveLimits
 from godwit.scheduling import events
@@ -30,9 +32,10 @@ class Member:
 
 @dataclass(slots=True)
 class Wish:
-    """A move that somebody asked for and waits for."""
+    """A move that somebody asked for and waits for; `method` is one of `godwit.costs.choice.METHODS`."""
 
     limits: MoveLimits
+    method: str
     done: Callable[[Outcome], None]
 
 
@@ -52,6 +55,8 @@ class Control:
     placement_timeout_s: float
     on_record: Callable[[MoveRecord], None]
     now: Clock
+    costs: MoveCosts = field(default_factory=MoveCosts)
+    method: str = Method.TOKENS
     requests: HeadRequests = field(init=False)
     scheduler: Scheduler = field(init=False)
     members: dict[WorkerId, Member] = field(default_factory=dict)
@@ -125,8 +130,12 @@ class Control:
         destination: WorkerId | None,
         limits: MoveLimits | None,
         done: Callable[[Outcome], None],
+        method: str | None = None,
     ) -> None:
-        """Move a request to `destination`, or wherever the policy says; `done` hears the outcome."""
+        """Move a request to `destination`, or wherever the policy says; `done` hears the outcome.
+
+        `method` None is the one that is configured.
+        """
         if request in self._wishes:
             done(ConflictError(f"{request} is moving already; wait for that move to end"))
             return
@@ -134,7 +143,7 @@ class Control:
             known = ", ".join(sorted(self.members)) or "none"
             done(NotFoundError(f"no worker {destination!r}; workers: {known}"))
             return
-        self._wishes[request] = Wish(limits or self.move_limits, done)
+        self._wishes[request] = Wish(limits or self.move_limits, method or self.method, done)
         self._events.append(events.MoveRequested(request, destination, "asked for"))
         self._pump()
 
@@ -253,7 +262,7 @@ class Control:
         entry = self.requests.get(decision.request)
         member = self.members.get(decision.destination)
         can_move = entry is not None and entry.moving is None and entry.journal.owner == decision.source
-        if member is None or not can_move:
+        if member is None or entry is None or not can_move:
             # The world moved on between the event and the decision; the events behind it say how.
             self._events.append(events.MoveEnded(decision.request, None))
             if wish := self._wishes.pop(decision.request, None):
@@ -261,5 +270,14 @@ class Control:
             return
         wish = self._wishes.get(decision.request)
         limits = wish.limits if wish else self.move_limits
+        plan = self._plan(entry, member, wish.method if wish else self.method)
         url = member.hello.peer_url
-        self.requests.move(decision.request, decision.destination, url, limits, decision.reason)
+        self.requests.move(decision.request, decision.destination, url, limits, plan, decision.reason)
+
+    def _plan(self, entry: Entry, destination: Member, method: str) -> MovePlan:
+        """How a request goes: KV only where the destination can be dialled, for the head carries none."""
+        num_tokens = len(entry.journal.prompt_ids or ()) + len(entry.journal.output_ids)
+        can_ship = destination.hello.peer_url is not None and bool(entry.journal.output_ids)
+        chosen = self.costs.choose(method if can_ship else Method.TOKENS, entry.model, num_tokens)
+        first = None if chosen.shipped_tokens == 0 else num_tokens - chosen.shipped_tokens
+        return MovePlan(chosen.method if first is not None else Method.TOKENS, first, chosen.seconds)

@@ -19,6 +19,7 @@ from godwit.protocol.messages import (
     Alive,
     FromHead,
     Hello,
+    KvPart,
     Leave,
     Left,
     Load,
@@ -37,7 +38,7 @@ from godwit.protocol.worker import WorkerRequests
 from godwit.runtime.doors import server_tls
 from godwit.runtime.link import Link, dial
 from godwit.types import ModelInfo, WorkerId
-from godwit.worker.faults import exit_if_due
+from godwit.worker.faults import corrupted_if_due, exit_if_due
 from godwit.worker.instances import Checkpoint, LocalInstances
 from godwit.worker.peers import Peers, peer_url
 from godwit.worker.preparing import Preparing, is_quick
@@ -114,7 +115,9 @@ class Worker:
         self._peers = Peers(
             self._me, self._token, settings.dead_after_s, self._send, self._on_peer, self._on_peer_gone
         )
-        self._requests = WorkerRequests(self._instances, self._send, self._peers.send, time.monotonic)
+        self._requests = WorkerRequests(
+            self._instances, self._send, self._peers.send, self._peers.has_link, time.monotonic
+        )
         self._preparing = Preparing()
         self._link: Link | None = None
         self._runner: web.AppRunner | None = None
@@ -272,9 +275,9 @@ class Worker:
 
         self._preparing.start(order, engine, self._requests.on_head, refused)
 
-    def _on_peer(self, peer: WorkerId, message: PeerMessage) -> None:
+    def _on_peer(self, peer: WorkerId, message: PeerMessage | KvPart) -> None:
         exit_if_due(self._me.worker, message)
-        self._requests.on_peer(peer, message)
+        self._requests.on_peer(peer, corrupted_if_due(self._me.worker, message))
 
     def _on_peer_gone(self, peer: WorkerId, reason: str) -> None:
         self._requests.peer_gone(peer, reason)

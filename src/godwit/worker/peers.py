@@ -9,7 +9,7 @@ from aiohttp import web
 
 from godwit.config import is_loopback
 from godwit.errors import GodwitError, InvariantBrokenError, LinkError, ProtocolError, UnauthorizedError
-from godwit.protocol.messages import PeerHello, PeerMessage, Relayed
+from godwit.protocol.messages import KvPart, PeerHello, PeerMessage, Relayed
 from godwit.protocol.wire import decode_from_peer, encode
 from godwit.runtime.link import Link, accept, dial
 from godwit.types import WorkerId
@@ -42,7 +42,7 @@ class Peers:
         token: str | None,
         dead_after_s: float,
         relay: Callable[[Relayed], None],
-        on_message: Callable[[WorkerId, PeerMessage], None],
+        on_message: Callable[[WorkerId, PeerMessage | KvPart], None],
         on_gone: Callable[[WorkerId, str], None],
     ) -> None:
         self._me = me
@@ -52,13 +52,13 @@ class Peers:
         self._on_message = on_message
         self._on_gone = on_gone
         self._links: dict[WorkerId, Link] = {}
-        self._waiting: dict[WorkerId, list[PeerMessage]] = {}
+        self._waiting: dict[WorkerId, list[PeerMessage | KvPart]] = {}
         self._unreachable_until_s: dict[str, float] = {}  # by address: a new life of a peer has another
         self._lives: dict[WorkerId, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
 
-    def send(self, peer: WorkerId, url: str | None, message: PeerMessage) -> None:
+    def send(self, peer: WorkerId, url: str | None, message: PeerMessage | KvPart) -> None:
         """Send to `peer` by its link, dialling `url` where there is none yet; without either, by the head."""
         if peer in self._waiting:
             self._wait(peer, message)
@@ -72,7 +72,7 @@ class Peers:
             self._waiting[peer] = [message]
             self._spawn(self._dial(peer, url))
         else:
-            self._relay(Relayed(peer, message))
+            self._send_by_head(peer, message)
 
     def has_link(self, peer: WorkerId) -> bool:
         """Whether messages of `peer` come by a link of its own."""
@@ -119,7 +119,12 @@ class Peers:
     def _now() -> float:
         return asyncio.get_running_loop().time()
 
-    def _wait(self, peer: WorkerId, message: PeerMessage) -> None:
+    def _send_by_head(self, peer: WorkerId, message: PeerMessage | KvPart) -> None:
+        """Relay a message; KV is lost here as it is with a link, and its receiver does without it."""
+        if not isinstance(message, KvPart):
+            self._relay(Relayed(peer, message))
+
+    def _wait(self, peer: WorkerId, message: PeerMessage | KvPart) -> None:
         waiting = self._waiting[peer]
         if len(waiting) >= MAX_WAITING:
             # The caller is in the middle of a move's step: it hears of this as of a broken link, after it.
@@ -145,7 +150,7 @@ class Peers:
             self._unreachable_until_s[url] = now + RETRY_DIAL_S
             _log.info("peer cannot be dialled, relaying through the head", peer=peer, reason=error.message)
             for message in self._waiting.pop(peer):
-                self._relay(Relayed(peer, message))
+                self._send_by_head(peer, message)
             return
         link.send(encode(self._me))
         for message in self._waiting.pop(peer):
