@@ -27,6 +27,7 @@ class DemoMove(Struct, frozen=True):
     """One move as the client saw it; `rounds` are (tokens, seconds); pauses are None without a next token."""
 
     kind: str
+    method: str
     source: str
     destination: str | None
     at_token: int
@@ -153,6 +154,7 @@ def _move(record: MoveRecord, stream: TimedStream, itl_s: float) -> DemoMove:
     pause_s = stream.times_s[at] - stream.times_s[at - 1] if 0 < at < len(stream.times_s) else None
     return DemoMove(
         kind="failover" if record.method == "failover" else "migration",
+        method="tokens" if record.method == "failover" else record.method,
         source=record.source,
         destination=record.destination,
         at_token=at,
@@ -171,7 +173,7 @@ def show_report(console: Console, report: DemoReport) -> None:
     for move in report.moves:
         rounds = ", ".join(f"{tokens} in {seconds * 1e3:.0f}" for tokens, seconds in move.rounds)
         table.add_row(
-            move.kind,
+            move.kind if move.kind == "failover" else f"{move.kind} ({move.method})",
             f"{move.source} → {move.destination}",
             str(move.at_token),
             rounds or "recomputed from the journal",
