@@ -99,7 +99,8 @@ class Journal:
             if not self.is_candidate(worker, event.epoch):
                 return STALE, None
             verdict = ADOPTED
-        skip = len(self.output_ids) - event.first_index
+        known = len(self.output_ids)
+        skip = known - event.first_index
         if skip < 0:
             return GAP, None
         if verdict is ADOPTED:
@@ -107,9 +108,8 @@ class Journal:
             self.candidate = None
         if skip:
             event = _without(event, skip)
-        room = self.max_output - len(self.output_ids)
-        if len(event.ids) >= room and (event.finish is None or len(event.ids) > room):
-            event = _ended(event, room)
+        if known + len(event.ids) >= self.max_output:
+            event = _ended(event, self.max_output - known)
         self.output_ids += event.ids
         if event.finish is not None:
             self.is_finished = True
@@ -119,7 +119,9 @@ class Journal:
 
 
 def _ended(event: TokenEvent, room: int) -> TokenEvent:
-    """The first `room` tokens of the event, as the request's last."""
+    """The first `room` tokens of the event, as the request's last: it is full with them."""
+    if len(event.ids) == room and event.finish is not None:
+        return event
     return TokenEvent(
         event.request,
         event.epoch,

@@ -4,7 +4,9 @@ A link delivers messages in order or breaks; after a break both ends forget the 
 fails its requests over. All messages may still be handled late or twice: each names its move or epoch.
 """
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from godwit.types import (
     Alternative,
@@ -84,10 +86,10 @@ class TokenEvent(Struct, frozen=True, array_like=True, omit_defaults=True, gc=Fa
 
     request: RequestId
     epoch: Epoch
-    first_index: int
+    first_index: Annotated[int, Meta(ge=0)]
     ids: list[TokenId]
     texts: list[bytes]
-    finish: str | None = None
+    finish: Annotated[str, Meta(pattern="^(stop|length)$")] | None = None
     alternatives: tuple[tuple[Alternative, ...], ...] = ()
 
 

@@ -5,7 +5,7 @@ from typing import cast
 import msgspec
 
 from godwit.errors import ProtocolError
-from godwit.protocol.messages import FromHead, FromPeer, FromWorker, KvPart, Message, TokenEvent, Tokens
+from godwit.protocol.messages import FromHead, FromPeer, FromWorker, KvPart, Message, Tokens
 
 _KV_FRAME_BYTES = 256
 _encoder = msgspec.msgpack.Encoder()
@@ -30,20 +30,12 @@ def decode_from_worker(frame: bytes) -> FromWorker:
         message = _from_worker.decode(frame)
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"not a message from a worker: {error}") from error
-    if isinstance(message, Tokens) and not all(_is_whole(event) for event in message.events):
-        raise ProtocolError("not a message from a worker: tokens without their texts, or an unknown finish")
+    if type(message) is Tokens:
+        for event in message.events:
+            num = len(event.ids)
+            if len(event.texts) != num or (event.alternatives and len(event.alternatives) != num):
+                raise ProtocolError("not a message from a worker: as many texts as ids are needed")
     return message
-
-
-def _is_whole(event: TokenEvent) -> bool:
-    """Whether there is a text, and an alternative where there are any, for each id."""
-    num = len(event.ids)
-    return (
-        len(event.texts) == num
-        and (not event.alternatives or len(event.alternatives) == num)
-        and event.finish in (None, "stop", "length")
-        and event.first_index >= 0
-    )
 
 
 def decode_from_head(frame: bytes) -> FromHead:
