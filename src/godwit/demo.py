@@ -96,7 +96,7 @@ class _Script:
 
 
 def _settings() -> Settings:
-    # One slot more than the demo needs, and room for its one long answer.
+    # Any free port: a head of the user's own may be running.
     return Settings(head=HeadSettings(port=0), models=(ModelSettings(name="smollm2-135m"),))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from godwit.engines import create_engine
 from godwit.ports import Generated, SequenceSpec
-from godwit.types import KvRange, Sampling, Token, TokenId
+from godwit.types import KvRange, RequestId, Sampling, Token, TokenId
 from tests.engines.conftest import CONTEXT_TOKENS, SLOTS
 from tests.engines.rig import Rig
 from tests.engines.test_contract import prompt
@@ -45,8 +45,8 @@ def long_prompt(rig: Rig) -> tuple[TokenId, ...]:
     return tuple(rig.engine.tokenize(text * 70, add_special=True)[:GEMMA_TOKENS])
 
 
-def drawn(rig: Rig, request: str) -> list[Token]:
-    return [event.token for event in rig.events(request) if isinstance(event, Generated)]  # type: ignore[arg-type]
+def drawn(rig: Rig, request: RequestId) -> list[Token]:
+    return [event.token for event in rig.events(request) if isinstance(event, Generated)]
 
 
 def unmoved(rig: Rig, ids: tuple[TokenId, ...], sampling: Sampling) -> list[Token]:

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from godwit.protocol.machine import Step, Table
+from godwit.types import WorkerId
 from tests.protocol.checks import check_always, check_at_rest, settle
 from tests.protocol.world import HEAD, LIMITS, MODEL, World
 
@@ -77,6 +78,7 @@ class Story:
                 self._told(self.world.actor, f"{table.name} is {after.state.value}, was {data.state.value}")
             return after, effects
 
+        # The table is frozen and shared, so the telling goes around its method.
         Table.step = traced_step  # type: ignore[method-assign,assignment]
         try:
             yield
@@ -88,7 +90,7 @@ class Story:
 
     def _load(self, name: str) -> None:
         self.world.actor = name
-        self.world.nodes[name].instances.finish_load(MODEL)  # type: ignore[index]
+        self.world.nodes[WorkerId(name)].instances.finish_load(MODEL)
 
     def _move_in_one_round(self, request: str, to: str) -> None:
         self.world.move(request, to, replace(LIMITS, max_rounds=1))

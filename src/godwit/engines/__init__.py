@@ -113,7 +113,7 @@ def _options(spec: EngineSpec, wanted: type[T]) -> T:
 def _load_fake(spec: EngineSpec) -> Runner:
     options = _options(spec, FakeOptions)
     info = fake_info(spec.name, spec.slots, spec.context_tokens, options, is_loaded=True)
-    time.sleep(options.load_s)
+    time.sleep(options.load_s)  # what a load is: a blocking call in the loader's own thread
     return FakeRunner(info, spec.slots, options)
 
 

@@ -74,7 +74,6 @@ class HeadRequests:
         self._send = send
         self._observer = observer
         self._wake = wake
-        self._new_move = new_move
         self._limits = limits
         self._now = now
         self._entries: dict[RequestId, Entry] = {}
