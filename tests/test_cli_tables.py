@@ -1,12 +1,28 @@
 """What people see of a cluster."""
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from godwit.cli_tables import describe_move, show_status
-from godwit.client import ClusterStatus, ModelStatus, MoveRecord, RequestStatus, WorkerStatus
+from godwit.client import ClusterStatus, ModelStatus, RequestStatus, WorkerStatus
+from godwit.protocol.entry import MoveRecord
+from godwit.types import MoveId, RequestId, Round, WorkerId
 
-DONE = MoveRecord("r1", "w1", "w2", "done", rounds=((120, 0.4), (3, 0.02)), gap_tokens=1, pause_s=0.0142)
-FAILED = MoveRecord("r1", "w1", "w2", "failed", reason="w2 died")
+DONE = MoveRecord(
+    MoveId("m1"),
+    RequestId("r1"),
+    WorkerId("w1"),
+    WorkerId("w2"),
+    "tokens",
+    "done",
+    "asked for",
+    (Round(120, 0.4), Round(3, 0.02)),
+    1,
+    150,
+    0.0142,
+    0.6,
+)
+FAILED = replace(DONE, outcome="failed", reason="w2 died")
 
 
 def _shown(status: ClusterStatus) -> str:
@@ -51,8 +67,8 @@ def test_workers_requests_and_moves_are_listed() -> None:
 
 def test_a_move_is_told_in_a_line() -> None:
     assert describe_move(DONE) == "r1 moved from w1 to w2: 2 rounds of 120 + 3 tokens, pause 14.2 ms"
-    kv = MoveRecord("r1", "w1", "w2", "done", "kv", rounds=((9, 0.1),), kv_tokens=99, kv_bytes=2_300_000)
+    kv = replace(DONE, method="kv", rounds=(Round(9, 0.1),), pause_s=None, kv_tokens=99, kv_bytes=2_300_000)
     assert describe_move(kv) == "r1 moved from w1 to w2: 2.3 MB of KV, 1 rounds of 9 tokens"
-    fell_back = MoveRecord("r1", "w1", "w2", "done", "kv→tokens", kv_problem="its digest is wrong")
+    fell_back = replace(DONE, method="kv→tokens", kv_problem="its digest is wrong")
     assert "no KV (its digest is wrong)" in describe_move(fell_back)
     assert describe_move(FAILED) == "r1 stayed on w1: w2 died"

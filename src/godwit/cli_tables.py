@@ -3,7 +3,8 @@
 from rich.console import Console
 from rich.table import Table
 
-from godwit.client import ClusterStatus, MoveRecord, RequestStatus, WorkerStatus
+from godwit.client import ClusterStatus, RequestStatus, WorkerStatus
+from godwit.protocol.entry import MoveRecord
 
 
 def show_status(console: Console, status: ClusterStatus) -> None:
@@ -53,11 +54,10 @@ def _requests(requests: tuple[RequestStatus, ...]) -> Table:
 def _moves(moves: tuple[MoveRecord, ...]) -> Table:
     table = _table("Latest moves", "request", "from", "to", "method", "outcome", "rounds", "gap", "pause")
     for move in moves:
-        outcome = move.outcome if move.reason is None else f"{move.outcome}: {move.reason}"
-        gap = "-" if move.gap_tokens is None else str(move.gap_tokens)
+        outcome = f"{move.outcome}: {move.reason}"
         pause = "-" if move.pause_s is None else _ms(move.pause_s)
         ends = (move.request, move.source, move.destination or "-")
-        table.add_row(*ends, move.method, outcome, _rounds(move), gap, pause)
+        table.add_row(*ends, move.method, outcome, _rounds(move), str(move.gap_tokens), pause)
     return table
 
 
@@ -69,7 +69,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _rounds(move: MoveRecord) -> str:
-    return " + ".join(str(tokens) for tokens, _ in move.rounds) or "-"
+    return " + ".join(str(one.tokens) for one in move.rounds) or "-"
 
 
 def _ms(seconds: float) -> str:

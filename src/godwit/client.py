@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from godwit.errors import GodwitError, LinkError, UnauthorizedError, from_code
+from godwit.protocol.entry import MoveRecord
 
 T = TypeVar("T")
 
@@ -42,32 +43,6 @@ class RequestStatus(Struct, frozen=True):
     num_output: int = 0
     epoch: int = 0
     moves: int = 0
-
-
-class MoveRecord(Struct, frozen=True):
-    """One move that is over; `rounds` are (tokens, seconds), `pause_s` what the client saw.
-
-    `ready_s` after its start the destination first had all KV; `predicted_s` was expected. `kv_problem` says
-    why KV that was to be shipped was computed instead.
-    """
-
-    request: str
-    source: str
-    destination: str | None
-    outcome: str
-    method: str = "tokens"
-    reason: str | None = None
-    rounds: tuple[tuple[int, float], ...] = ()
-    gap_tokens: int | None = None
-    num_output: int = 0
-    pause_s: float | None = None
-    duration_s: float = 0.0
-    kv_tokens: int = 0
-    kv_bytes: int = 0
-    kv_s: float | None = None
-    kv_problem: str | None = None
-    predicted_s: float | None = None
-    ready_s: float | None = None
 
 
 class ClusterStatus(Struct, frozen=True):

@@ -13,10 +13,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from godwit.bench.streams import TimedStream, follow
-from godwit.client import MoveRecord
 from godwit.config import HeadSettings, ModelSettings, Settings
 from godwit.errors import GodwitError
 from godwit.local import LocalCluster
+from godwit.protocol.entry import MoveRecord
 
 PROMPT = "Tell me a long story about a bird that flies from Alaska to New Zealand without landing."
 MIN_TOKENS, MAX_TOKENS = 360, 420
@@ -158,7 +158,7 @@ def _move(record: MoveRecord, stream: TimedStream, itl_s: float) -> DemoMove:
         source=record.source,
         destination=record.destination,
         at_token=at,
-        rounds=tuple((tokens, round(seconds, 4)) for tokens, seconds in record.rounds),
+        rounds=tuple((one.tokens, round(one.seconds, 4)) for one in record.rounds),
         gap_tokens=record.gap_tokens if record.method != "failover" else None,
         pause_ms=None if pause_s is None else round(pause_s * 1e3, 1),
         pause_over_itl=None if pause_s is None else round(pause_s / itl_s, 2),

@@ -149,8 +149,9 @@ def count_move(metrics: RouterMetrics, record: MoveRecord) -> None:
         metrics.migration(record.method, record.outcome)
         metrics.rounds(len(record.rounds))
         metrics.kv_bytes(record.kv_bytes)
-        if record.ready_s is not None and record.predicted_s is not None:
-            metrics.prediction_error(record.method, abs(record.ready_s - record.predicted_s))
+        predicted, actual = record.predicted, record.actual
+        if predicted and actual and predicted.ready_s is not None and actual.ready_s is not None:
+            metrics.prediction_error(record.method, abs(actual.ready_s - predicted.ready_s))
     if record.pause_s is not None:
         metrics.pause(record.pause_s)
 

@@ -15,20 +15,39 @@ from godwit.errors import ConfigError
 ASSUMED_KV_BYTES_PER_TOKEN = Constant(128_000.0)
 
 
+Name = Annotated[str, Meta(min_length=1)]
+
+
 class _Section(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Base of all sections: an unknown key is an error."""
+
+
+class BatchRates(_Section, frozen=True):
+    """What one worker does with `batch` requests of a model at once: tokens/s of all of them together."""
+
+    batch: int
+    decode_tps: Constant
+    prefill_tps: Constant | None = None
 
 
 class ModelProfile(_Section, frozen=True):
     """One model on this hardware: prefill rate (tokens/s) and the size of its KV cache.
 
-    `kv_points` are measured (tokens, bytes) of the most recent tokens, for a KV that is not linear; they then
-    replace `kv_bytes_per_token`. ValueError where either is no possible rate or size.
+    `recompute_overhead_s` None means the profile's own. `prefill_loaded_tps` is the rate while the worker
+    decodes for others too. `kv_points` are measured (tokens, bytes) of the most recent tokens, for a KV that is
+    not linear; they then replace `kv_bytes_per_token`. While a destination prefills, a token of the moving
+    request takes `source_slowdown` times its usual time at the source, and one of another request at the
+    destination `destination_slowdown` times. ValueError where one of these is no possible rate or size.
     """
 
     prefill_tps: Constant
+    recompute_overhead_s: Constant | None = None
+    prefill_loaded_tps: Constant | None = None
     kv_bytes_per_token: Constant = ASSUMED_KV_BYTES_PER_TOKEN
     kv_points: tuple[tuple[float, float], ...] = ()
+    batches: tuple[BatchRates, ...] = ()
+    source_slowdown: Constant | None = None
+    destination_slowdown: Constant | None = None
 
     def __post_init__(self) -> None:
         if self.prefill_tps.value == 0:
@@ -43,11 +62,30 @@ class ModelProfile(_Section, frozen=True):
         return KvSize.linear(self.kv_bytes_per_token.value)
 
 
+class PairProfile(_Section, frozen=True):
+    """The way from one worker to another: what a transfer takes in any case, and its effective bandwidth.
+
+    `bandwidth_loaded_bytes_per_s` is that while both ends serve other requests. ValueError where one is 0.
+    """
+
+    source: str
+    destination: str
+    transfer_overhead_s: Constant
+    bandwidth_bytes_per_s: Constant
+    bandwidth_loaded_bytes_per_s: Constant | None = None
+
+    def __post_init__(self) -> None:
+        for bandwidth in (self.bandwidth_bytes_per_s, self.bandwidth_loaded_bytes_per_s):
+            if bandwidth is not None and bandwidth.value == 0:
+                raise ValueError("a bandwidth is above 0")
+
+
 class Profile(_Section, frozen=True):
     """What is known about a cluster; the defaults are what is assumed of one that nobody has measured.
 
     `bandwidth_bytes_per_s` is the effective rate between two workers, None where it was not measured;
-    `hardware` and `date` are for people.
+    `hardware` and `date` are for people. `models` and the constants beside them are of the whole cluster;
+    `workers` (models by worker) and `pairs` say what differs, and win where they have an answer.
     """
 
     version: Literal[1] = 1
@@ -56,7 +94,9 @@ class Profile(_Section, frozen=True):
     transfer_overhead_s: Constant = Constant(0.5)
     recompute_overhead_s: Constant = Constant(0.2)
     bandwidth_bytes_per_s: Constant | None = None
-    models: dict[Annotated[str, Meta(min_length=1)], ModelProfile] = {}
+    models: dict[Name, ModelProfile] = {}
+    workers: dict[Name, dict[Name, ModelProfile]] = {}
+    pairs: tuple[PairProfile, ...] = ()
 
     def __post_init__(self) -> None:
         if self.bandwidth_bytes_per_s is not None and self.bandwidth_bytes_per_s.value == 0:

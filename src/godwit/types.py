@@ -94,6 +94,19 @@ class Round(Struct, frozen=True, array_like=True, gc=False):
     seconds: float
 
 
+class Phases(Struct, frozen=True, gc=False):
+    """Seconds of a move's parts, each as predicted or as measured; None where there was no such part.
+
+    `transfer_s`: from the source's start until the last of the shipped KV has arrived. `compute_s`: what the
+    destination computes of the rest before it first has all. `ready_s`: from the source's start until the
+    destination first has the KV of all tokens that are known then; both of the above run within it.
+    """
+
+    transfer_s: float | None = None
+    compute_s: float | None = None
+    ready_s: float | None = None
+
+
 class KvRange(Struct, frozen=True, array_like=True, gc=False):
     """The tokens [first, last) of a context, prompt and output."""
 

@@ -13,10 +13,11 @@ import msgspec
 from msgspec import Struct
 
 from godwit.bench.expected import fake_answer, text_of
-from godwit.client import MoveRecord, WorkerStatus
+from godwit.client import WorkerStatus
 from godwit.config import HeadSettings, ModelSettings, MoveSettings, Settings, WorkerSettings
 from godwit.local import LocalCluster
 from godwit.processes import start_worker
+from godwit.protocol.entry import MoveRecord
 from godwit.types import Sampling
 from godwit.worker.faults import VARIABLE
 from tests.cluster.streams import Stream

@@ -165,7 +165,7 @@ class TestAfterTheHandover:
             now = await cluster.find(stream.request)
             assert (now.worker, now.epoch) == ("w1", 1)
             await check_whole(stream, body())
-            assert await cluster.outcomes(stream.request) == [("stop", "failed")]
+            assert await cluster.outcomes(stream.request) == [("tokens", "failed")]
 
     async def test_destination_dies_of_the_commit(self) -> None:
         usual = settings(fake(decode_s=0.01))
@@ -193,7 +193,7 @@ class TestAfterTheHandover:
             await cluster.move_state(stream.request, "handed over, source gone")
             assert (await move).outcome == "done"
             await check_whole(stream, body())
-            assert await cluster.outcomes(stream.request) == [("stop", "done")]
+            assert await cluster.outcomes(stream.request) == [("tokens", "done")]
             await cluster.has_all_slots()
 
     async def test_source_dies_with_its_last_words(self) -> None:
@@ -206,8 +206,8 @@ class TestAfterTheHandover:
             await cluster.kill("w1")
             has_arrived = (await move).outcome == "done"
             await check_whole(stream, body())
-            lost = [("stop", "failed"), ("failover", "done")]
-            assert await cluster.outcomes(stream.request) == ([("stop", "done")] if has_arrived else lost)
+            lost = [("tokens", "failed"), ("failover", "done")]
+            assert await cluster.outcomes(stream.request) == ([("tokens", "done")] if has_arrived else lost)
             await cluster.has_all_slots()
 
     async def test_source_dies_once_the_destination_has_begun(self) -> None:
@@ -229,6 +229,6 @@ class TestAfterTheHandover:
             assert (await move).outcome == "failed"
             cluster.signal("w2", signal.SIGCONT)
             await check_whole(stream, body())
-            assert await cluster.outcomes(stream.request) == [("stop", "failed")]
+            assert await cluster.outcomes(stream.request) == [("tokens", "failed")]
             await cluster.wait_for(lambda status: len(status.workers) == 2)
             await cluster.has_all_slots()

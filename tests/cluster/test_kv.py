@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from godwit.client import MoveRecord
 from godwit.config import ModelSettings, WorkerSettings
+from godwit.protocol.entry import MoveRecord
 from tests.cluster.harness import Cluster, check_whole, fake, settings
 from tests.cluster.streams import Answer
 from tests.cluster.test_continuation_real import CHAT, GREEDY, QUESTION

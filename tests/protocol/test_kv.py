@@ -64,7 +64,8 @@ def test_the_kv_of_the_whole_context_is_shipped_and_only_the_rest_is_computed() 
     assert (record.method, record.outcome, record.kv_problem) == ("kv", "done", None)
     assert record.kv_tokens >= NUM_PROMPT + NUM_OUTPUT - 1
     assert record.kv_bytes == record.kv_tokens * KV_BYTES_PER_TOKEN
-    assert record.kv_s is not None and record.ready_s is not None and record.predicted_s is not None
+    assert record.actual and record.actual.transfer_s is not None and record.actual.ready_s is not None
+    assert record.predicted and record.predicted.ready_s is not None
     assert engine(world, B).num_imported == record.kv_tokens
     assert sum(one.tokens for one in record.rounds) <= record.num_output + NUM_PROMPT - record.kv_tokens
 

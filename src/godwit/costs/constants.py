@@ -5,9 +5,10 @@ import math
 from msgspec import Struct
 
 
-class Measurement(Struct, frozen=True, forbid_unknown_fields=True):
+class Measurement(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Where and when a constant was measured, from how many samples, and its 95 % interval.
 
+    `residual_std` is what the samples scatter around the fit that gave it, in the unit of what was fitted.
     ValueError where there is no sample, or the interval is upside down.
     """
 
@@ -15,6 +16,7 @@ class Measurement(Struct, frozen=True, forbid_unknown_fields=True):
     n: int
     low: float
     high: float
+    residual_std: float | None = None
 
     def __post_init__(self) -> None:
         if self.n < 1:

@@ -62,12 +62,15 @@ class Server(Struct, frozen=True):
 class Plan(Struct, frozen=True):
     """How to move a context, and the seconds from the start until the destination has all of its KV.
 
-    The KV of the last `shipped_tokens` travels, the destination computes that of the tokens before them.
+    The KV of the last `shipped_tokens` travels in `shipping_s`, the destination computes that of the tokens
+    before them in `computing_s`, both at the same time, overheads included; 0 where there is nothing to do.
     """
 
     method: Method
     seconds: float
     shipped_tokens: int
+    shipping_s: float = 0.0
+    computing_s: float = 0.0
 
 
 class MigrationCost(Struct, frozen=True):
@@ -113,7 +116,7 @@ class MigrationCost(Struct, frozen=True):
             (max(shipping_s(shipped), computing_s(shipped)), shipped)
             for shipped in (balanced, max(balanced - 1, 0))
         )
-        return Plan(Method.SPLIT, seconds, shipped)
+        return Plan(Method.SPLIT, seconds, shipped, shipping_s(shipped), computing_s(shipped))
 
     def planned(
         self,
@@ -136,7 +139,8 @@ class MigrationCost(Struct, frozen=True):
 
     def unplanned(self, context_tokens: int, destination: Server) -> Plan:
         """The source is gone and its KV with it: only recompute is left."""
-        return Plan(Method.TOKENS, self.recompute(context_tokens, destination), 0)
+        seconds = self.recompute(context_tokens, destination)
+        return Plan(Method.TOKENS, seconds, 0, 0.0, seconds)
 
     def _plan(self, method: Method, context_tokens: int, source: Server, destination: Server) -> Plan:
         match method:
@@ -144,7 +148,7 @@ class MigrationCost(Struct, frozen=True):
                 return self.unplanned(context_tokens, destination)
             case Method.KV:
                 seconds = self.kv_transfer(context_tokens, source, destination)
-                return Plan(Method.KV, seconds, context_tokens)
+                return Plan(Method.KV, seconds, context_tokens, seconds, 0.0)
             case Method.SPLIT:
                 return self.split(context_tokens, source, destination)
         assert_never(method)

@@ -7,18 +7,18 @@ from msgspec import Struct
 from godwit.ports import Sink
 from godwit.protocol.coordinator import Coordinator, CoordinatorState
 from godwit.protocol.journal import Journal
-from godwit.types import KvReport, ModelName, MoveId, Prompt, RequestId, Round, Sampling, WorkerId
+from godwit.types import KvReport, ModelName, MoveId, Phases, Prompt, RequestId, Round, Sampling, WorkerId
 
 
 class MovePlan(Struct, frozen=True):
     """How a move is to be made: the KV from token `kv_first` on is shipped (None: none is).
 
-    `predicted_s` is from the source's start until the destination has all KV, None where nothing predicts it.
+    `predicted` says how long its parts will take, None where nothing predicts it.
     """
 
     method: str = "tokens"
     kv_first: int | None = None
-    predicted_s: float | None = None
+    predicted: Phases | None = None
 
 
 class MoveRecord(Struct, frozen=True):
@@ -28,9 +28,10 @@ class MoveRecord(Struct, frozen=True):
     stopped. `pause_s` is the time between the last token before and the first token after, at the router;
     None where no token followed. `duration_s` is from the decision to its end.
 
-    `method` is what was done: "tokens", "kv", "split", "stop" (not live), or with an arrow what it fell back
-    to, `kv_problem` says why. `ready_s` is from the source's start until the destination first had all KV
-    that there was, `predicted_s` what had been expected of it.
+    `method` is what was done: "tokens", "kv", "split", "failover", or with an arrow what it fell back to,
+    `kv_problem` says why; with `is_live` False the source had stopped first. `context_tokens` were known when
+    it was planned, `kv_tokens` of them (and of those drawn since) were shipped, in `kv_bytes`. The
+    destination computed `computed_tokens` before it first had all KV. `predicted` and `actual` are the parts' seconds.
     """
 
     move: MoveId
@@ -47,10 +48,13 @@ class MoveRecord(Struct, frozen=True):
     duration_s: float
     kv_tokens: int = 0
     kv_bytes: int = 0
-    kv_s: float | None = None
     kv_problem: str | None = None
-    predicted_s: float | None = None
-    ready_s: float | None = None
+    model: ModelName = ModelName("")
+    context_tokens: int = 0
+    computed_tokens: int = 0
+    is_live: bool = True
+    predicted: Phases | None = None
+    actual: Phases | None = None
 
 
 @dataclass(slots=True)
@@ -65,6 +69,7 @@ class Moving:
     started_s: float
     machine: Coordinator
     plan: MovePlan
+    context_tokens: int
     rounds: tuple[Round, ...] = ()
     gap_tokens: int = 0
     num_output: int = 0
@@ -74,10 +79,15 @@ class Moving:
     kv: KvReport | None = None
 
     @property
+    def actual(self) -> Phases:
+        """What its parts took, as far as that is known."""
+        compute_s = self.rounds[0].seconds if self.rounds else None
+        ready_s = self.ready_s if self.machine.limits.live else self.pause_s
+        return Phases(None if self.kv is None else self.kv.seconds, compute_s, ready_s)
+
+    @property
     def method(self) -> str:
         """What was done, as `MoveRecord.method` has it."""
-        if not self.machine.limits.live:
-            return "stop"
         if self.plan.kv_first is not None and self.kv is not None and self.kv.problem is not None:
             return f"{self.plan.method}→tokens"
         return self.plan.method

@@ -50,6 +50,11 @@ class Journal:
     is_finished: bool = False
     max_output: int = NO_BOUND
 
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output together."""
+        return len(self.prompt_ids or ()) + len(self.output_ids)
+
     def _next_epoch(self) -> Epoch:
         return Epoch(max(self.epoch, self.candidate_epoch) + 1)
 

@@ -101,7 +101,9 @@ class HeadMoves:
         # Twice the source's own bound: the source gives up first, and its word ends the move cleanly.
         machine = Coordinator(limits, prepare_by_s, prepare_by_s + 2 * limits.timeout_s)
         move = self._new_move()
-        entry.moving = Moving(move, source, destination, peer_url, reason, now, machine, plan)
+        entry.moving = Moving(
+            move, source, destination, peer_url, reason, now, machine, plan, entry.journal.num_tokens
+        )
         timeout_s = self._prepare_timeout_s + 2 * limits.timeout_s
         self._send(destination, Prepare(move, entry.request, epoch, entry.model, source, timeout_s))
 
@@ -239,10 +241,13 @@ class HeadMoves:
             self._now() - moving.started_s,
             kv.kv.last - kv.kv.first if kv is not None and kv.problem is None else 0,
             kv.num_bytes if kv is not None else 0,
-            kv.seconds if kv is not None else None,
             kv.problem if kv is not None else None,
-            moving.plan.predicted_s,
-            moving.ready_s,
+            entry.model,
+            moving.context_tokens,
+            moving.rounds[0].tokens if moving.rounds else 0,
+            moving.machine.limits.live,
+            moving.plan.predicted,
+            moving.actual,
         )
         self._observer.move_ended(record)
 

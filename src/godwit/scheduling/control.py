@@ -15,7 +15,7 @@ from godwit.protocol.messages import Hello, Message, MoveLimits
 from godwit.scheduling import events
 from godwit.scheduling.scheduler import Scheduler
 from godwit.scheduling.view import ClusterView
-from godwit.types import ModelInfo, ModelName, MoveId, Prompt, RequestId, Sampling, WorkerId
+from godwit.types import ModelInfo, ModelName, MoveId, Phases, Prompt, RequestId, Sampling, WorkerId
 
 Outcome = MoveRecord | GodwitError
 
@@ -276,8 +276,9 @@ class Control:
 
     def _plan(self, entry: Entry, destination: Member, method: str) -> MovePlan:
         """How a request goes: KV only where the destination can be dialled, for the head carries none."""
-        num_tokens = len(entry.journal.prompt_ids or ()) + len(entry.journal.output_ids)
+        num_tokens = entry.journal.num_tokens
         can_ship = destination.hello.peer_url is not None and bool(entry.journal.output_ids)
         chosen = self.costs.choose(method if can_ship else Method.TOKENS, entry.model, num_tokens)
         first = None if chosen.shipped_tokens == 0 else num_tokens - chosen.shipped_tokens
-        return MovePlan(chosen.method if first is not None else Method.TOKENS, first, chosen.seconds)
+        predicted = Phases(chosen.shipping_s or None, chosen.computing_s or None, chosen.seconds)
+        return MovePlan(chosen.method if first is not None else Method.TOKENS, first, predicted)
