@@ -34,8 +34,8 @@ class ModelProfile(_Section, frozen=True):
     """One model on this hardware: prefill rate (tokens/s) and the size of its KV cache.
 
     `recompute_overhead_s` None means the profile's own. `prefill_loaded_tps` is the rate while the worker
-    decodes for others too. `kv_points` are measured (tokens, bytes) of the most recent tokens, for a KV that is
-    not linear; they then replace `kv_bytes_per_token`. While a destination prefills, a token of the moving
+    decodes for others too. `kv_points` are measured (tokens, bytes) of the most recent tokens, for a KV that
+    is not linear; they then replace `kv_bytes_per_token`. While a destination prefills, a token of the moving
     request takes `source_slowdown` times its usual time at the source, and one of another request at the
     destination `destination_slowdown` times. ValueError where one of these is no possible rate or size.
     """
