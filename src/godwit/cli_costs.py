@@ -22,9 +22,10 @@ from godwit.costs.crossover import (
     TransferWins,
     crossover_table,
 )
+from godwit.costs.known import ASSUMED_KV_BYTES_PER_TOKEN
 from godwit.costs.kv import KvSize
 from godwit.errors import ConfigError
-from godwit.profile import ASSUMED_KV_BYTES_PER_TOKEN, ModelProfile, Profile, read_profile
+from godwit.profile import ModelProfile, Profile, read_profile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

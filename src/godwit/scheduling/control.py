@@ -13,6 +13,7 @@ from godwit.protocol.entry import Entry, MovePlan, MoveRecord
 from godwit.protocol.head import HeadLimits, HeadRequests, RequestReport
 from godwit.protocol.messages import Hello, Message, MoveLimits
 from godwit.scheduling import events
+from godwit.scheduling.observations import observation
 from godwit.scheduling.scheduler import Scheduler
 from godwit.scheduling.view import ClusterView
 from godwit.types import ModelInfo, ModelName, MoveId, Phases, Prompt, RequestId, Sampling, WorkerId
@@ -61,6 +62,7 @@ class Control:
     scheduler: Scheduler = field(init=False)
     members: dict[WorkerId, Member] = field(default_factory=dict)
     _wishes: dict[RequestId, Wish] = field(default_factory=dict)
+    _moving_loaded: set[RequestId] = field(default_factory=set)
     _events: deque[events.Event] = field(default_factory=deque)
     _is_pumping: bool = False
 
@@ -218,6 +220,10 @@ class Control:
         self.on_record(record)
         if record.method == "failover":
             return
+        both_loaded = record.request in self._moving_loaded
+        self._moving_loaded.discard(record.request)
+        if (seen := observation(record, both_loaded=both_loaded)) is not None:
+            self.costs.learn(seen)
         on = record.destination if record.outcome == "done" else None
         self._events.append(events.MoveEnded(record.request, on))
         if wish := self._wishes.pop(record.request, None):
@@ -278,7 +284,15 @@ class Control:
         """How a request goes: KV only where the destination can be dialled, for the head carries none."""
         num_tokens = entry.journal.num_tokens
         can_ship = destination.hello.peer_url is not None and bool(entry.journal.output_ids)
-        chosen = self.costs.choose(method if can_ship else Method.TOKENS, entry.model, num_tokens)
+        source, to = entry.journal.owner or WorkerId(""), destination.hello.worker
+        both_loaded = self._serves_others(source, entry) and self._serves_others(to, entry)
+        if both_loaded:
+            self._moving_loaded.add(entry.request)
+        method = method if can_ship else Method.TOKENS
+        chosen = self.costs.choose(method, entry.model, num_tokens, source, to, both_loaded=both_loaded)
         first = None if chosen.shipped_tokens == 0 else num_tokens - chosen.shipped_tokens
         predicted = Phases(chosen.shipping_s or None, chosen.computing_s or None, chosen.seconds)
         return MovePlan(chosen.method if first is not None else Method.TOKENS, first, predicted)
+
+    def _serves_others(self, worker: WorkerId, but: Entry) -> bool:
+        return any(entry.journal.owner == worker and entry is not but for entry in self.requests)
