@@ -276,15 +276,15 @@ class Control:
             return
         wish = self._wishes.get(decision.request)
         limits = wish.limits if wish else self.move_limits
-        plan = self._plan(entry, member, wish.method if wish else self.method)
+        plan = self._plan(entry, decision.source, member, wish.method if wish else self.method)
         url = member.hello.peer_url
         self.requests.move(decision.request, decision.destination, url, limits, plan, decision.reason)
 
-    def _plan(self, entry: Entry, destination: Member, method: str) -> MovePlan:
+    def _plan(self, entry: Entry, source: WorkerId, destination: Member, method: str) -> MovePlan:
         """How a request goes: KV only where the destination can be dialled, for the head carries none."""
         num_tokens = entry.journal.num_tokens
         can_ship = destination.hello.peer_url is not None and bool(entry.journal.output_ids)
-        source, to = entry.journal.owner or WorkerId(""), destination.hello.worker
+        to = destination.hello.worker
         both_loaded = self._serves_others(source, entry) and self._serves_others(to, entry)
         if both_loaded:
             self._moving_loaded.add(entry.request)
