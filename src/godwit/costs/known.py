@@ -16,6 +16,11 @@ ASSUMED_BANDWIDTH_BYTES_PER_S = Constant(LINKS["lan"])
 ASSUMED_KV_BYTES_PER_TOKEN = Constant(128_000.0)
 
 
+def _check_rates(*rates: Constant | None) -> None:
+    if any(rate is not None and rate.value == 0 for rate in rates):
+        raise ValueError("a rate is above 0")
+
+
 class PairConstants(Struct, frozen=True):
     """The way from one worker to another: a transfer's overhead, the effective bandwidth (bytes/s).
 
@@ -106,11 +111,6 @@ class Constants(Struct, frozen=True):
     def of_worker(self, worker: str, model: str) -> ServerConstants:
         """The worker's own, else the model's."""
         return self.workers.get((worker, model)) or self.of_model(model)
-
-
-def _check_rates(*rates: Constant | None) -> None:
-    if any(rate is not None and rate.value == 0 for rate in rates):
-        raise ValueError("a rate is above 0")
 
 
 def _share(free: Constant, loaded: Constant | None) -> float:
