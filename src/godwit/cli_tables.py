@@ -82,7 +82,7 @@ def _pairs(pairs: Sequence[PairReport]) -> Table:
     table = _table("Transfers", "from", "to", "overhead", "Mbit/s", "under load", "where it comes from")
     for pair in pairs:
         overhead, bandwidth = pair.transfer_overhead_s, pair.bandwidth_bytes_per_s
-        figures = (_ms(overhead.value), f"{bandwidth.value * 8 / 1e6:,.4g}", f"{pair.loaded_share:.0%}")
+        figures = (_ms(overhead.value), _figure(bandwidth.value * 8 / 1e6), f"{pair.loaded_share:.0%}")
         ends = (pair.source or "any other", pair.destination or "any other")
         table.add_row(*ends, *figures, _origins(overhead=overhead, rate=bandwidth))
     return table
@@ -93,10 +93,10 @@ def _servers(servers: Sequence[ServerReport]) -> Table:
     table = _table("Recomputes", *columns)
     for one in servers:
         overhead, prefill, size = one.recompute_overhead_s, one.prefill_tps, one.kv_bytes_per_token
-        figures = (_ms(overhead.value), f"{prefill.value:,.4g}", f"{one.loaded_share:.0%}")
+        figures = (_ms(overhead.value), _figure(prefill.value), f"{one.loaded_share:.0%}")
         ends = (one.worker or "any other", one.model or "any other")
         origins = _origins(overhead=overhead, rate=prefill, KV=size)
-        table.add_row(*ends, *figures, f"{size.value:,.0f} bytes", origins)
+        table.add_row(*ends, *figures, f"{_figure(size.value)} bytes", origins)
     return table
 
 
@@ -117,6 +117,10 @@ def _table(title: str, *columns: str) -> Table:
 
 def _rounds(move: MoveRecord) -> str:
     return " + ".join(str(one.tokens) for one in move.rounds) or "-"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _ms(seconds: float) -> str:
