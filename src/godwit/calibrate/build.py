@@ -40,8 +40,8 @@ class _Builder:
 
     def build(self) -> Built:
         sizes = self._sizes()
-        models = {m: p for m in self._names() if (p := self._model(m, None, sizes.get(m))) is not None}
-        workers = {w: self._on_worker(w, models, sizes) for w in self._workers()}
+        models = {m: p for m in self._found.models if (p := self._model(m, None, sizes.get(m))) is not None}
+        workers = {w: self._on_worker(w, models, sizes) for w in self._found.workers}
         transfer = self._line("transfer, all pairs", self._transfers(is_loaded=False))
         default = Profile()
         profile = Profile(
@@ -58,17 +58,6 @@ class _Builder:
         points = {model: size.points for model, size in sizes.items()}
         return Built(profile, points, (*self._found.warnings, *self._missing, *self._summary()))
 
-    # --- names ----------------------------------------------------------------------------------------------
-
-    def _names(self) -> list[str]:
-        found = self._found
-        return sorted({s.model for s in (*found.moves, *found.prompts, *found.prefills, *found.decodes)})
-
-    def _workers(self) -> list[str]:
-        found = self._found
-        ends = {s.destination for s in found.moves} | {s.source for s in found.moves}
-        return sorted(ends | {s.worker for s in (*found.prompts, *found.prefills, *found.decodes)})
-
     def _moves(self, is_wanted: Callable[[MoveSample], bool]) -> Iterable[MoveSample]:
         return (sample for sample in self._found.moves if is_wanted(sample))
 
@@ -82,7 +71,7 @@ class _Builder:
             if not is_optional:
                 self._missing.append(f"{what}: not measured, what is assumed stays ({error})")
             return None
-        if line.n < GOOD_POINTS:
+        if len(points) < GOOD_POINTS:
             self._few.append(what)
         if line.is_bound:
             self._bounds.append(what)

@@ -21,7 +21,6 @@ class RateLine(Struct, frozen=True):
     overhead_s: Constant
     rate: Constant
     is_bound: bool
-    n: int
 
 
 def rate_line(points: Points, on: str) -> RateLine:
@@ -39,7 +38,7 @@ def rate_line(points: Points, on: str) -> RateLine:
         slope = fit_proportional([amount for amount, _ in kept], [second for _, second in kept])
     if slope.low <= 0:
         return _bounded(kept, fit, on)
-    return RateLine(fit.intercept.measured(on, std), inverted(slope, 1.0, on, std), False, len(kept))
+    return RateLine(fit.intercept.measured(on, std), inverted(slope, 1.0, on, std), False)
 
 
 def inverted(seconds: Estimate, amount: float, on: str, residual_std: float | None = None) -> Constant:
@@ -66,4 +65,4 @@ def _bounded(points: Points, fit: AffineFit, on: str) -> RateLine:
         raise ValueError("no time passed, so there is no rate")
     left = mean_of([second - amount / floor for amount, second in points])
     rate = Constant(floor, Measurement(on, len(points), floor, None, fit.residual_std))
-    return RateLine(left.measured(on, fit.residual_std), rate, True, len(points))
+    return RateLine(left.measured(on, fit.residual_std), rate, True)

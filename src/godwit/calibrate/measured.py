@@ -78,3 +78,18 @@ class Measurements:
     prefills: list[PrefillSample] = field(default_factory=list)
     decodes: list[DecodeSample] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def models(self) -> list[str]:
+        """All models of which something was measured."""
+        return sorted({s.model for s in self._on_one_worker} | {s.model for s in self.moves})
+
+    @property
+    def workers(self) -> list[str]:
+        """All workers of which something was measured."""
+        ends = {s.source for s in self.moves} | {s.destination for s in self.moves}
+        return sorted({s.worker for s in self._on_one_worker} | ends)
+
+    @property
+    def _on_one_worker(self) -> list[PromptSample | PrefillSample | DecodeSample]:
+        return [*self.prompts, *self.prefills, *self.decodes]
