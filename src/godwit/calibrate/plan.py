@@ -36,8 +36,8 @@ class Effort(Struct, frozen=True):
     prefill_tokens: int
 
 
-FULL = Effort((64, 128, 192, 256, 384, 512, 640, 832), 2, 1, 10, 24, 3, 128)
-QUICK = Effort((32, 48, 64, 80, 96, 112, 128, 160), 1, 1, 8, 12, 2, 64)
+FULL = Effort((64, 128, 192, 256, 384, 512, 640, 832), 2, 1, 10, 32, 3, 128)
+QUICK = Effort((32, 48, 64, 80, 96, 112, 128, 160), 1, 1, 8, 24, 2, 64)
 
 
 class WarmUp(Struct, frozen=True):
