@@ -48,6 +48,10 @@ async def _run(url: str, *words: str, folder: Path) -> tuple[int | None, str, st
     return process.returncode, out.decode(), err.decode()
 
 
+def _is_empty(folder: Path) -> bool:
+    return not list(folder.iterdir())
+
+
 def _check(constant: Constant | None, low: float, high: float, n: int) -> None:
     assert constant is not None and constant.measured is not None
     assert low <= constant.value <= high
@@ -119,7 +123,7 @@ async def test_it_measures_no_busy_cluster_unless_told(cluster: Cluster, tmp_pat
     finally:
         await stream.leave()
     await cluster.is_idle()
-    assert not os.listdir(tmp_path)
+    assert _is_empty(tmp_path)
 
 
 async def test_an_interrupt_leaves_no_request(cluster: Cluster, tmp_path: Path) -> None:
@@ -130,7 +134,7 @@ async def test_an_interrupt_leaves_no_request(cluster: Cluster, tmp_path: Path) 
         _, err = await process.communicate()
     assert process.returncode != 0 and b"Traceback" not in err
     await cluster.is_idle()
-    assert not os.listdir(tmp_path)
+    assert _is_empty(tmp_path)
 
 
 async def test_wrong_flags_cost_no_time(cluster: Cluster, tmp_path: Path) -> None:

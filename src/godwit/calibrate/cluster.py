@@ -111,10 +111,14 @@ class Cluster:
     async def open(self, model: str, prompt_tokens: int, max_tokens: int, worker: str | None = None) -> Held:
         """A stream that has its first token and is on `worker` (None: wherever the head starts it)."""
         held = self.send(model, prompt_tokens, max_tokens)
-        await held.has(1, FIRST_TOKEN_S)
-        held.worker = await self._owner(held)
-        if worker is not None and held.worker != worker:
-            await self.move(held, worker, "tokens")
+        try:
+            await held.has(1, FIRST_TOKEN_S)
+            held.worker = await self._owner(held)
+            if worker is not None and held.worker != worker:
+                await self.move(held, worker, "tokens")
+        except GodwitError:
+            await self.close(held)
+            raise
         return held
 
     async def move(self, held: Held, to: str, method: str) -> MoveRecord:

@@ -11,7 +11,7 @@ from godwit.errors import ConfigError, UnavailableError
 
 T = TypeVar("T")
 
-WARM_UP_TOKENS = 48
+WARM_UP_TOKENS = 8
 DECODE_PROMPT_TOKENS = 16
 MAX_BATCH = 32
 MIN_CONTEXTS = 3
@@ -46,6 +46,7 @@ class WarmUp(Struct, frozen=True):
     model: str
     first: str
     second: str
+    max_tokens: int
 
     def __str__(self) -> str:
         return f"{self.model}: warming up {self.first} and {self.second}"
@@ -183,7 +184,7 @@ class _Planner:
         moves = [
             MovesStep(*ends, length, limit - length, has_load) for length in sorted(self._lengths(limit))
         ]
-        return [WarmUp(*ends), *moves]
+        return [WarmUp(*ends, limit - WARM_UP_TOKENS), *moves]
 
     def _lengths(self, limit: int) -> list[int]:
         """The contexts asked for; else the usual ones, or where those do not fit as many shorter ones."""

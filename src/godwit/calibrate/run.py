@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, permutations
 from statistics import fmean
 
 from godwit.calibrate.cluster import FIRST_TOKEN_S, Cluster, Held
@@ -31,7 +31,6 @@ OnStep = Callable[[str, int, int], None]
 
 MIN_GAPS = 2
 _CALM_TOKENS = 3
-_WARM_UP_ROOM = 512
 _PREFILL_ROOM = 16
 _SKIPPED_STEPS = 2
 _POLL_S = 0.02
@@ -89,19 +88,25 @@ class Calibration:
     # --- moves ----------------------------------------------------------------------------------------------
 
     async def _warm_up(self, step: WarmUp) -> None:
-        held = await self._cluster.open(step.model, WARM_UP_TOKENS, _WARM_UP_ROOM, step.first)
-        for method in ("tokens", "kv"):
-            for to in (step.second, step.first):
-                await held.has(held.num + _CALM_TOKENS)
-                source = held.worker
-                record = await self._cluster.move(held, to, method)
-                if method == "kv" and record.kv_problem is not None:
-                    self._without_kv.add((step.model, source, to))
-                    self._warn(
-                        f"{step.model}: no KV can be shipped from {source} to {to} ({record.kv_problem}): "
-                        "what a transfer takes stays assumed there"
-                    )
-        await self._cluster.close(held)
+        held = await self._cluster.open(step.model, WARM_UP_TOKENS, step.max_tokens, step.first)
+        try:
+            for method in ("tokens", "kv"):
+                for to in (step.second, step.first):
+                    await held.has(held.num + _CALM_TOKENS)
+                    await self._try_out(held, to, method)
+        finally:
+            await self._cluster.close(held)
+
+    async def _try_out(self, held: Held, to: str, method: str) -> None:
+        """A move that is not measured, but shows whether KV can be shipped."""
+        source = held.worker
+        record = await self._cluster.move(held, to, method)
+        if method == "kv" and record.kv_problem is not None:
+            self._without_kv.add((held.model, source, to))
+            self._warn(
+                f"{held.model}: no KV can be shipped from {source} to {to} ({record.kv_problem}): what a "
+                "transfer takes stays assumed there"
+            )
 
     async def _moves(self, step: MovesStep) -> None:
         held = await self._opened(step.model, step.context_tokens, step.max_tokens)
@@ -117,13 +122,18 @@ class Calibration:
 
     async def _trips(self, step: MovesStep, held: Held, load: "Load | None") -> None:
         methods = ["kv"] * self._effort.kv_trips + ["tokens"] * self._effort.token_trips
+        without_kv = {
+            ends
+            for ends in permutations((step.first, step.second))
+            if (step.model, *ends) in self._without_kv
+        }
         for method in methods:
+            if method == "kv" and len(without_kv) == 2:
+                continue
             for _ in range(2):
                 to = step.second if held.worker == step.first else step.first
-                if method == "kv" and (step.model, held.worker, to) in self._without_kv:
-                    await self._cluster.move(held, to, "tokens")
-                else:
-                    await self._measure(held, to, method, load)
+                has_no_kv = (held.worker, to) in without_kv
+                await self._measure(held, to, "tokens" if has_no_kv else method, load)
 
     async def _measure(self, held: Held, to: str, method: str, load: "Load | None") -> None:
         """One move, once everything decodes calmly again."""
