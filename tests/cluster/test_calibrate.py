@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from godwit.config import WorkerSettings
+from godwit.cli_settings import check_head
+from godwit.config import MoveSettings, Settings, WorkerSettings
 from godwit.costs.constants import Constant
 from godwit.profile import parse_profile, read_profile
 from tests.cluster.harness import Cluster, fake, settings
@@ -103,7 +104,8 @@ async def test_others_use_the_profile(cluster: Cluster, tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE)
     table, _ = await process.communicate()
     assert process.returncode == 0 and json.loads(table)["rows"]
-    assert read_profile(tmp_path / "profile.json").move_costs is not None
+    moves = MoveSettings(profile=str(tmp_path / "profile.json"))
+    check_head(Settings(moves=moves))
 
 
 async def test_an_engine_without_kv(cluster: Cluster, tmp_path: Path) -> None:
