@@ -19,6 +19,7 @@ class ModelStatus(Struct, frozen=True):
 
     name: str
     is_loaded: bool = False
+    context_tokens: int = 0
 
 
 class WorkerStatus(Struct, frozen=True):
