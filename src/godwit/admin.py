@@ -75,9 +75,7 @@ class Admin:
             if not over.done():
                 over.set_result(outcome)
 
-        self._control.ask_move(
-            order.request, order.to, limits, done, order.method if order.live else "tokens"
-        )
+        self._control.ask_move(order.request, order.to, limits, done, order.method)
         outcome = await over
         if isinstance(outcome, GodwitError):
             raise outcome
@@ -114,6 +112,7 @@ class Admin:
             "used": len(mine),
             "draining": member.is_draining,
             "device_bytes": hello.device_bytes,
+            "emulated_bandwidth_bytes_per_s": hello.emulated_bytes_per_s,
             "models": list(member.models.values()),
         }
 

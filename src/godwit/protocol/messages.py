@@ -37,6 +37,7 @@ class Hello(Message, frozen=True):
     """First message of a worker. `incarnation` fences an earlier life of the same worker.
 
     `peer_url` is where other workers can dial it, None where they cannot; `slots` is per loaded model.
+    `emulated_bytes_per_s` is the rate at which it sends to them where it emulates a slow link.
     """
 
     worker: WorkerId
@@ -45,6 +46,7 @@ class Hello(Message, frozen=True):
     device_bytes: int
     models: tuple[ModelInfo, ...]
     peer_url: str | None
+    emulated_bytes_per_s: float | None = None
 
 
 class Alive(Message, frozen=True):
