@@ -9,6 +9,7 @@ import aiohttp
 
 from godwit.bench.streams import TimedStream, follow
 from godwit.client import move_record
+from godwit.costs.crossover import Method
 from godwit.errors import GodwitError
 from godwit.local import LocalCluster
 from godwit.protocol.entry import MoveRecord
@@ -61,7 +62,7 @@ class Traveller:
                 self._stream.request, to, live=live, method=method, timeout_s=_MOVE_S
             )
             record = move_record(content)
-            if (problem := _problem(record)) is None:
+            if (problem := _problem(record, method)) is None:
                 self._worker = to
                 return record
             reason = f"a {method} move of {context_tokens} tokens: {problem}"
@@ -120,11 +121,13 @@ class Traveller:
         await self._cluster.until(lambda status: not status.requests, _END_S)
 
 
-def _problem(record: MoveRecord) -> str | None:
+def _problem(record: MoveRecord, method: str) -> str | None:
     if record.outcome != "done":
         return record.reason or "it failed"
     if record.kv_problem is not None:
         return f"no KV was shipped: {record.kv_problem}"
+    if method == Method.KV and not record.kv_tokens:
+        return "no KV was shipped"
     if record.actual is None or record.actual.ready_s is None:
         return "it was not timed"
     return None
