@@ -4,16 +4,16 @@ import contextlib
 import platform
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from datetime import date
 from pathlib import Path
 from secrets import token_hex
-from statistics import mean, median
 
 import aiohttp
 from msgspec import Struct
 from msgspec.structs import replace
 
+from godwit.bench.crossover_fit import fit_constants, predicted_crossover, profile_of
 from godwit.bench.crossover_plan import (
     START_S,
     Countdown,
@@ -25,11 +25,9 @@ from godwit.bench.crossover_plan import (
     nominal_s,
 )
 from godwit.bench.crossover_report import (
-    AUTO,
     NAMES,
     Cell,
     CrossoverReport,
-    LinkConstants,
     LinkRow,
     make_cell,
     make_link,
@@ -46,12 +44,11 @@ from godwit.config import (
     Settings,
     WorkerSettings,
 )
-from godwit.costs.constants import Constant, Measurement
-from godwit.costs.crossover import Crossover, Method, Server, crossover_tokens
-from godwit.costs.fit import Estimate, fit_affine_robust
+from godwit.costs.choice import AUTO
+from godwit.costs.crossover import Method
 from godwit.errors import GodwitError
 from godwit.local import LocalCluster
-from godwit.profile import ModelProfile, Profile, write_profile
+from godwit.profile import write_profile
 from godwit.protocol.entry import MoveRecord
 
 # Ample: 47 MB over 10 Mbit/s take 38 s, and KV may take half of a phase's time.
@@ -60,8 +57,6 @@ MOVE_TIMEOUT_S = 600.0
 DEAD_AFTER_S = 30.0
 SLOTS = 3
 WARM_UP_TOKENS = 16
-# A rate that noise has put at nothing is as good as this: seconds a byte or a token.
-_LEAST_SLOPE = 1e-12
 
 
 class CrossoverOptions(Struct, frozen=True):
@@ -142,7 +137,7 @@ class CrossoverBench:
         model = self._options.model.name
         on = f"{platform.machine()}, {platform.node()}, {date.today()}, by moves over this link"
         constants = fit_constants(records, on)
-        profile = profile_of(constants, model)
+        profile = profile_of(constants, model, platform.machine(), str(date.today()))
         write_profile(self._profile, profile)
         knowing = replace(self._settings, moves=replace(self._settings.moves, profile=str(self._profile)))
         cells = []
@@ -201,74 +196,6 @@ class CrossoverBench:
 def link_name(mbit: float | None) -> str:
     """A link for people."""
     return "unshaped" if mbit is None else f"{mbit:g} Mbit/s"
-
-
-def fit_constants(records: Sequence[MoveRecord], on: str) -> LinkConstants:
-    """A link's and its workers' constants from moves of stopped sources, some by KV and some by tokens.
-
-    Seconds until the destination could decode are a line over the bytes for the ones, and over the context
-    for the others.
-    """
-    shipped = [r for r in records if r.kv_tokens > 0]
-    computed = [r for r in records if r.kv_tokens == 0]
-    transfer_overhead, per_byte = _line([float(r.kv_bytes) for r in shipped], shipped)
-    recompute_overhead, per_token = _line([float(r.context_tokens) for r in computed], computed)
-    sizes = [r.kv_bytes / r.kv_tokens for r in shipped]
-    kv_bytes = Constant(median(sizes), Measurement(on, len(sizes), min(sizes), max(sizes)))
-    return LinkConstants(
-        transfer_overhead.measured(on),
-        recompute_overhead.measured(on),
-        _rate(per_byte, on),
-        _rate(per_token, on),
-        kv_bytes,
-    )
-
-
-def _line(xs: Sequence[float], records: Sequence[MoveRecord]) -> tuple[Estimate, Estimate]:
-    """Overhead and slope, neither below 0: what noise has put there is as little as can be."""
-    ys = [r.actual.ready_s for r in records if r.actual is not None and r.actual.ready_s is not None]
-    fit = fit_affine_robust(xs, ys)
-    n = fit.slope.n
-    if fit.slope.value < _LEAST_SLOPE:
-        level = mean(ys)
-        return Estimate(level, min(ys), max(ys), n), Estimate(_LEAST_SLOPE, _LEAST_SLOPE, fit.slope.high, n)
-    if fit.intercept.value < 0:
-        ratios = [y / x for x, y in zip(xs, ys, strict=True)]
-        nothing = Estimate(0.0, 0.0, max(fit.intercept.high, 0.0), n)
-        return nothing, Estimate(median(ratios), min(ratios), max(ratios), n)
-    return fit.intercept, fit.slope
-
-
-def _rate(slope: Estimate, on: str) -> Constant:
-    """Units a second from seconds a unit."""
-    low, high = (1 / max(bound, _LEAST_SLOPE) for bound in (slope.high, slope.low))
-    return Constant(1 / slope.value, Measurement(on, slope.n, low, high))
-
-
-def profile_of(constants: LinkConstants, model: str) -> Profile:
-    """The constants as a head takes them."""
-    return Profile(
-        hardware=platform.machine(),
-        date=str(date.today()),
-        transfer_overhead_s=constants.transfer_overhead_s,
-        recompute_overhead_s=constants.recompute_overhead_s,
-        bandwidth_bytes_per_s=constants.bandwidth_bytes_per_s,
-        models={
-            model: ModelProfile(
-                prefill_tps=constants.prefill_tps, kv_bytes_per_token=constants.kv_bytes_per_token
-            )
-        },
-    )
-
-
-def predicted_crossover(profile: Profile, model: str) -> Crossover:
-    """Where the constants say that shipping the KV becomes the cheaper one."""
-    bandwidth = profile.bandwidth_bytes_per_s
-    if bandwidth is None:
-        raise ValueError("a link's profile has its bandwidth")
-    known = profile.models[model]
-    server = Server(known.prefill_tps.value, bandwidth.value, known.kv)
-    return crossover_tokens(server, server, profile.cost)
 
 
 def _settings(options: CrossoverOptions, head_host: str) -> Settings:

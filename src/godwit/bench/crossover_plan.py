@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from godwit.bench.crossover_report import AUTO
+from godwit.costs.choice import AUTO
 from godwit.costs.crossover import Method, MigrationCost, Server
 from godwit.costs.kv import KvSize
 
