@@ -150,16 +150,20 @@ class CrossoverBench:
         self.rows.append(make_link(mbit, transfer_mbit, constants, predicted, cells))
 
     async def _cell(self, traveller: Traveller, mbit: float | None, context: int) -> Cell | None:
+        """A cell; without one of the live columns where its moves failed, None where a stopped one did."""
         moves = cell_moves(context, self._options.repeat, self._options.live_repeat)
         measured: dict[bool, dict[str, list[MoveRecord]]] = {False: {}, True: {}}
-        try:
-            for number, move in enumerate(moves, 1):
+        for number, move in enumerate(moves, 1):
+            column = AUTO if move.method == AUTO else NAMES[move.method]
+            try:
                 record = await self._measure(traveller, mbit, move, f"{number} of {len(moves)}")
-                column = AUTO if move.method == AUTO else NAMES[move.method]
+            except GodwitError as error:
+                where = f"for {context} tokens over {link_name(mbit)}"
+                self.problems.append(f"no {'live ' * move.live}{column} {where}: {error.message}")
+                if not move.live:
+                    return None
+            else:
                 measured[move.live].setdefault(column, []).append(record)
-        except GodwitError as error:
-            self.problems.append(f"no cell for {context} tokens over {link_name(mbit)}: {error.message}")
-            return None
         return make_cell(mbit, context, measured[False], measured[True])
 
     async def _measure(

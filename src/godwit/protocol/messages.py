@@ -36,8 +36,7 @@ class Message(Struct, frozen=True, array_like=True, tag=True):
 class Hello(Message, frozen=True):
     """First message of a worker. `incarnation` fences an earlier life of the same worker.
 
-    `peer_url` is where other workers can dial it, None where they cannot; `slots` is per loaded model.
-    `emulated_bytes_per_s` is the rate at which it sends to them where it emulates a slow link.
+    Workers dial `peer_url`, None: they cannot, and get `emulated_bytes_per_s` at most; `slots` are a model's.
     """
 
     worker: WorkerId
