@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 class MigrateOrder(Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of POST /admin/migrate; `live` False stops first and recomputes after.
+    """Body of POST /admin/migrate; `live` False stops the request before anything travels.
 
-    `method` None is the configured one; it counts for live moves only.
+    `method` None is the configured one.
     """
 
     request: RequestId

@@ -103,8 +103,8 @@ class AdminClient:
     ) -> bytes:
         """Move a request to a worker (None: the head chooses) and wait: a MoveRecord in JSON.
 
-        With `live` False the source stops first and the destination recomputes everything after. `method` is
-        one of auto, tokens, kv, split; None is the configured one.
+        With `live` False the source stops before anything travels. `method` is auto, tokens, kv or split;
+        None is the configured one.
         """
         order = {"request": request, "to": to, "live": live, "method": method}
         return await self._ask("POST", "/admin/migrate", order, timeout_s)

@@ -19,17 +19,7 @@ from godwit.errors import LinkError, ProtocolError, UnauthorizedError, Unavailab
 from godwit.profile import read_profile
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.head import HeadLimits
-from godwit.protocol.messages import (
-    Abandon,
-    Alive,
-    FromWorker,
-    Hello,
-    Left,
-    Message,
-    MoveLimits,
-    Relayed,
-    Welcome,
-)
+from godwit.protocol.messages import Abandon, Alive, FromWorker, Hello, Left, Message, Relayed, Welcome
 from godwit.protocol.wire import decode_from_worker, encode
 from godwit.router.app import make_app, make_runner
 from godwit.router.metrics import RouterMetrics
@@ -40,7 +30,7 @@ from godwit.scheduling.control import Control
 from godwit.scheduling.drains import DrainSettings
 from godwit.scheduling.policies import policy_named
 from godwit.scheduling.scheduler import Scheduler
-from godwit.types import MoveId, WorkerId
+from godwit.types import MoveId, MoveLimits, WorkerId
 
 TICK_S = 0.1
 NUM_RECORDS = 1000

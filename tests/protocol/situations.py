@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from godwit.protocol.coordinator import CoordinatorState
-from godwit.protocol.messages import Message, MoveLimits
-from godwit.types import WorkerId
+from godwit.protocol.messages import Message
+from godwit.types import MoveLimits, WorkerId
 from tests.protocol.checks import check_always, check_at_rest, settle
 from tests.protocol.client import Client
 from tests.protocol.world import LIMITS, Link, World, decode

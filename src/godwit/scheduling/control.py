@@ -6,16 +6,27 @@ from dataclasses import dataclass, field
 
 from godwit.costs.choice import MoveCosts
 from godwit.costs.crossover import Method
+from godwit.costs.shipping import kv_plan
 from godwit.errors import ConflictError, GodwitError, NotFoundError, from_code
 from godwit.ports import Clock, Sink
 from godwit.protocol import messages
 from godwit.protocol.entry import Entry, MovePlan, MoveRecord
 from godwit.protocol.head import HeadLimits, HeadRequests, RequestReport
-from godwit.protocol.messages import Hello, Message, MoveLimits
+from godwit.protocol.messages import Hello, Message
 from godwit.scheduling import events
 from godwit.scheduling.scheduler import Scheduler
 from godwit.scheduling.view import ClusterView
-from godwit.types import ModelInfo, ModelName, MoveId, Phases, Prompt, RequestId, Sampling, WorkerId
+from godwit.types import (
+    ModelInfo,
+    ModelName,
+    MoveId,
+    MoveLimits,
+    Phases,
+    Prompt,
+    RequestId,
+    Sampling,
+    WorkerId,
+)
 
 Outcome = MoveRecord | GodwitError
 
@@ -279,6 +290,6 @@ class Control:
         num_tokens = entry.journal.num_tokens
         can_ship = destination.hello.peer_url is not None and bool(entry.journal.output_ids)
         chosen = self.costs.choose(method if can_ship else Method.TOKENS, entry.model, num_tokens)
-        first = None if chosen.shipped_tokens == 0 else num_tokens - chosen.shipped_tokens
+        kv = kv_plan(chosen, num_tokens)
         predicted = Phases(chosen.shipping_s or None, chosen.computing_s or None, chosen.seconds)
-        return MovePlan(chosen.method if first is not None else Method.TOKENS, first, predicted)
+        return MovePlan(chosen.method if kv is not None else Method.TOKENS, kv, predicted)
