@@ -1,7 +1,6 @@
 """One running request at a time that is moved back and forth between two workers, for measurements."""
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Callable, Sequence
 
@@ -56,20 +55,28 @@ class Traveller:
         """
         reason = ""
         for _ in range(tries):
-            if not self._fits(context_tokens):
-                await self._renew(context_tokens)
-            to = next(name for name in self._cluster.names if name != self._worker)
-            content = await self._cluster.admin.migrate(
-                self._stream.request, to, live=live, method=method, timeout_s=_MOVE_S
-            )
-            record = move_record(content)
-            if (problem := _problem(record, method)) is None:
-                self._worker = to
-                return record
+            try:
+                record = await self._try(context_tokens, method, live=live)
+                if (problem := _problem(record, method)) is None:
+                    return record
+            except (GodwitError, aiohttp.ClientError, OSError, TimeoutError) as error:
+                problem = str(error) or type(error).__name__
             reason = f"a {method} move of {context_tokens} tokens: {problem}"
             self._say(reason)
             await self._leave()
         raise GodwitError(reason)
+
+    async def _try(self, context_tokens: int, method: str, *, live: bool) -> MoveRecord:
+        if not self._fits(context_tokens):
+            await self._renew(context_tokens)
+        to = next(name for name in self._cluster.names if name != self._worker)
+        content = await self._cluster.admin.migrate(
+            self._stream.request, to, live=live, method=method, timeout_s=_MOVE_S
+        )
+        record = move_record(content)
+        if record.outcome == "done":
+            self._worker = to
+        return record
 
     def _fits(self, context_tokens: int) -> bool:
         """Whether there is a request, and its context is still about this long."""
@@ -117,9 +124,13 @@ class Traveller:
             return
         self._following = None
         following.cancel()
-        with contextlib.suppress(asyncio.CancelledError, GodwitError, aiohttp.ClientError, OSError):
-            await following
-        await self._cluster.until(lambda status: not status.requests, _END_S)
+        await asyncio.gather(following, return_exceptions=True)
+        try:
+            await self._cluster.until(lambda status: not status.requests, _END_S)
+        except TimeoutError as error:
+            raise GodwitError(
+                f"a request that its client left is still there after {_END_S:.0f} s"
+            ) from error
 
 
 def _problem(record: MoveRecord, method: str) -> str | None:
