@@ -7,6 +7,7 @@ import msgspec
 import typer
 import uvloop
 from msgspec import Struct
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -158,21 +159,18 @@ def _show_pause(report: PauseReport) -> None:
 
 
 def _show_crossover(report: CrossoverReport) -> None:
-    title = f"Seconds until the destination could decode, {report.model}, {report.links_are} (median, max)"
-    table = Table(title=title)
-    for name in ("link", "context", *COLUMNS, "auto chose", "regret", "split / best", "live auto"):
-        table.add_column(name, justify="right")
+    what = "median seconds until the destination could decode"
+    table = Table(title=f"{report.model}, {report.links_are}: {what}", box=SIMPLE, padding=(0, 1))
+    for name in ("Mbit/s", "context", *COLUMNS, "chose", "regret"):
+        table.add_column(name, justify="right", no_wrap=True)
     for cell in report.cells:
         seconds = (cell.transfer_s, cell.recompute_s, cell.split_s, cell.auto_s)
-        columns = zip(COLUMNS, seconds, strict=True)
         table.add_row(
-            link_name(cell.link_mbit),
-            str(cell.context_tokens),
-            *(f"{value:.3g}, {cell.max_s[name]:.3g}" for name, value in columns),
+            "unshaped" if cell.link_mbit is None else f"{cell.link_mbit:g}",
+            f"{cell.context_tokens:,}",
+            *(f"{value:.3g}" for value in seconds),
             cell.auto_method,
             f"{cell.regret:.2f}",
-            f"{cell.split_over_best:.2f}",
-            "-" if cell.live_auto_s is None else f"{cell.live_auto_s:.3g}",
         )
     console = Console()
     console.print(table)
@@ -186,6 +184,10 @@ def _show_crossover(report: CrossoverReport) -> None:
     if (regret := report.auto_regret) is not None:
         within = f"{regret.share_within_1_15:.0%} within 1.15"
         console.print(f"regret of auto: median {regret.p50:.2f}, p95 {regret.p95:.2f}, {within}")
+    if (ratios := report.split_over_best) is not None:
+        console.print(
+            f"split over the better of transfer and recompute: median {ratios.p50:.2f}, max {ratios.max:.2f}"
+        )
     for problem in report.problems:
         console.print(problem, soft_wrap=True, markup=False)
 
