@@ -1,4 +1,4 @@
-"""A small client of the head's admin API: what `godwit status`, `migrate` and `drain` ask and get."""
+"""A small client of the head's admin API: what `godwit status`, `costs`, `migrate` and `drain` ask."""
 
 from types import TracebackType
 from typing import Any, TypeVar
@@ -7,6 +7,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
+from godwit.costs.report import CostsReport
 from godwit.errors import GodwitError, LinkError, UnauthorizedError, from_code
 from godwit.protocol.entry import MoveRecord
 
@@ -91,6 +92,14 @@ class AdminClient:
     async def status(self) -> ClusterStatus:
         """The head's status."""
         return _decode(await self.status_json(), ClusterStatus)
+
+    async def costs_json(self) -> bytes:
+        """What the head's moves cost, as the head wrote it."""
+        return await self._ask("GET", "/admin/costs", None, timeout_s=10.0)
+
+    async def costs(self) -> CostsReport:
+        """What the head's moves cost."""
+        return _decode(await self.costs_json(), CostsReport)
 
     async def migrate(
         self,

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from typer.testing import CliRunner
 
 from godwit.bench.crossover_fit import fit_constants, predicted_crossover, profile_of
 from godwit.bench.crossover_plan import (
@@ -22,7 +21,6 @@ from godwit.bench.crossover_report import (
     regret_of,
     split_ratios,
 )
-from godwit.cli import app
 from godwit.costs.crossover import TransferWins
 from godwit.protocol.entry import MoveRecord
 from godwit.types import ModelName, MoveId, Phases, RequestId, WorkerId
@@ -204,12 +202,3 @@ def test_what_is_left_follows_the_real_pace() -> None:
     assert countdown.left(1610.0) == "about 10 min left"
     countdown.done(290.0)
     assert countdown.left(2200.0) == "about 20 s left"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "wrong"), [(("--contexts", "8,64"), "at least 16 tokens"), (("--links", "0"), "at least 1")]
-)
-def test_the_command_says_which_numbers_it_takes(arguments: tuple[str, str], wrong: str) -> None:
-    result = CliRunner().invoke(app, ["bench", "crossover", *arguments])
-    assert result.exit_code == 2
-    assert wrong in result.stderr

@@ -62,7 +62,9 @@ def test_a_request_goes_on_from_shipped_kv_as_if_it_had_not_moved(
     new = awaiting(rig, sampling, whole[:CUT], kv)
     rig.engine.import_kv(new, kv, data)
     event = imported(rig, new)
-    assert (event.problem, event.kv, event.is_last, event.computed.tokens) == (None, kv, True, first)
+    assert (event.problem, event.kv, event.is_last, event.computed.tokens) == (None, kv, False, first)
+    rig.engine.stop_awaiting(new)
+    assert imported(rig, new, occurrences=2).is_last
     rig.wait_for(new, Computed)
     assert rig.computed(new)[0].round_tokens == 1, "only what was not shipped is computed"
     rig.engine.generate(new)
@@ -84,6 +86,8 @@ def test_kv_comes_in_blocks(rig: Rig, sampling: Sampling, share: float) -> None:
     new = awaiting(rig, sampling, whole[:CUT], kv, share)
     for one, data in blocks[::-1] if share else blocks:
         rig.engine.import_kv(new, one, data)
+    if not share:
+        rig.engine.stop_awaiting(new)
     rig.engine.generate(new)
     assert rig.finish(new) == (whole[CUT:], "length")
     events = [event for event in rig.events(new) if isinstance(event, KvImported)]
@@ -126,6 +130,7 @@ def test_tokens_before_awaited_kv_are_computed_meanwhile_and_those_after_it_wait
     rig.finish(old)
     assert not rig.outputs(new)
     rig.engine.import_kv(new, kv, data)
+    rig.engine.stop_awaiting(new)
     assert rig.finish(new) == (whole[CUT + 2 :], "length")
 
 

@@ -70,6 +70,7 @@ def moved(a: Rig, b: Rig, ids: tuple[TokenId, ...], sampling: Sampling, cut: int
     new = b.name()
     b.engine.open(new, SequenceSpec(ids, outputs, sampling), offered(kv))
     b.engine.import_kv(new, kv, data)
+    b.engine.stop_awaiting(new)
     b.engine.generate(new)
     assert imported(b, new).problem is None
     b.finish(new)
@@ -102,6 +103,7 @@ def test_a_sliding_window_moves_exactly_and_its_recent_tokens_are_dearer(gemma_r
         new = b.name()
         b.engine.open(new, SequenceSpec(ids, outputs, sampling), offered(KvRange(first, last)))
         b.engine.import_kv(new, KvRange(first, last), shipped[first])
+        b.engine.stop_awaiting(new)
         b.engine.generate(new)
         assert imported(b, new).problem is None
         b.finish(new)
@@ -130,6 +132,7 @@ def test_a_sliding_window_moves_in_blocks(gemma_rigs: tuple[Rig, Rig], share: fl
     b.engine.open(new, SequenceSpec(ids, outputs, sampling), offered(KvRange(0, last), share, size))
     for kv, data in blocks[::-1] if share else blocks:
         b.engine.import_kv(new, kv, data)
+    b.engine.stop_awaiting(new)
     b.engine.generate(new)
     b.finish(new)
     assert imported(b, new).problem is None

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from godwit.costs.constants import Constant
+from godwit.costs.known import PairConstants
 from godwit.ports import SequenceSpec
 from godwit.protocol import kv, wire
 from godwit.protocol.entry import MoveRecord
@@ -13,10 +15,11 @@ from godwit.types import RequestId, Sampling, WorkerId
 from tests.protocol.client import Client
 from tests.protocol.engine import KV_BYTES_PER_TOKEN, StepEngine
 from tests.protocol.situations import finishes, run_until, running_on_a, two_workers
-from tests.protocol.world import HEAD, LIMITS, MODEL, NUM_PROMPT, World, decode
+from tests.protocol.world import COSTS, HEAD, LIMITS, MODEL, NUM_PROMPT, World, decode
 
 A, B = WorkerId("a"), WorkerId("b")
 NUM_OUTPUT = 13
+QUICK_LINK = replace(COSTS, pair=PairConstants(Constant(0.0), Constant(1e6)))
 
 
 def engine(world: World, name: WorkerId) -> StepEngine:

@@ -43,8 +43,9 @@ class AwaitedKv:
         return None
 
     def is_done(self, num_computed: int) -> bool:
-        """Whether nothing is awaited any more."""
-        return not self._arrived and (self.is_over or num_computed >= self.offer.kv.last)
+        """Whether nothing is awaited any more; in order, more may follow what was offered."""
+        is_met = self.offer.share > 0 and num_computed >= self.offer.kv.last
+        return not self._arrived and (self.is_over or is_met)
 
     def limit(self, num_computed: int, goal: int) -> int:
         """How far to compute now, at most to `goal`: see `KvPlan` for what the share means.

@@ -62,12 +62,16 @@ class Incoming:
 
 
 class DestinationMoves:
-    """All moves for which this worker is the destination."""
+    """All moves for which this worker is the destination.
+
+    `send_head` comes after the tokens of the engine step that is being taken, `send_head_first` before them.
+    """
 
     def __init__(
         self,
         instances: Instances,
         send_head: SendHead,
+        send_head_first: SendHead,
         send_peer: SendPeer,
         adopt: Callable[[Running], None],
         free: Callable[[Running], None],
@@ -75,6 +79,7 @@ class DestinationMoves:
     ) -> None:
         self._instances = instances
         self._send_head = send_head
+        self._send_head_first = send_head_first
         self._send_peer = send_peer
         self._adopt = adopt
         self._free_running = free
@@ -209,7 +214,8 @@ class DestinationMoves:
         incoming.kv = None
         incoming.kv_report = replace(incoming.kv_report, problem=problem)
         self._to_source(incoming, KvDone(incoming.order.move))
-        self._send_head(KvTaken(incoming.order.move, incoming.kv_report))
+        # Before the first token, with which the head closes the record.
+        self._send_head_first(KvTaken(incoming.order.move, incoming.kv_report))
 
     def imported(self, event: KvImported) -> None:
         """The engine has taken KV that was shipped, refused it, or needs no more."""
