@@ -32,6 +32,7 @@ class WorkerStatus(Struct, frozen=True):
     incarnation: int = 0
     models: tuple[ModelStatus, ...] = ()
     draining: bool = False
+    emulated_bandwidth_bytes_per_s: float | None = None
 
 
 class RequestStatus(Struct, frozen=True):
