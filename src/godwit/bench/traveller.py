@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import aiohttp
 
-from godwit.bench.streams import TimedStream, follow
 from godwit.client import move_record
 from godwit.costs.choice import AUTO
 from godwit.costs.crossover import Method
 from godwit.errors import GodwitError
 from godwit.local import LocalCluster
 from godwit.protocol.entry import MoveRecord
+from godwit.streams import TimedStream, follow
 
 ROOM_TOKENS = 3072
 """What a request may draw: at the source of a slow live move, most of all."""
