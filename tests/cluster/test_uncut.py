@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from godwit.config import ModelSettings, WorkerSettings
+from godwit.config import ModelSettings, MoveSettings, WorkerSettings
 from tests.cluster.harness import Cluster, settings
 from tests.engines.tinymodels import write_hybrid, write_mamba
 
@@ -14,6 +14,8 @@ WRITERS = {"mamba": write_mamba, "lfm2": write_hybrid}
 MAX_TOKENS = 15_000
 """They draw a thousand tokens a second, so that a shorter answer could end before it has moved."""
 CUT, TOKENS_AFTER = 10, 40
+# A token takes less time than a message: the source waits for the destination, and a gap of many is small.
+MOVES = MoveSettings(method="tokens", shadow_tokens=64, pause_budget_steps=64, patience_rounds=1, pace=5)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,7 @@ async def cluster(
         ModelSettings(name=name, path=str(write(folder / f"{name}.gguf"))) for name, write in WRITERS.items()
     ]
     worker = WorkerSettings(slots=2, context_tokens=MAX_TOKENS + 1000)
-    async with Cluster(settings(*models, worker=worker)) as cluster:
+    async with Cluster(settings(*models, worker=worker, moves=MOVES)) as cluster:
         yield cluster
 
 
