@@ -24,9 +24,9 @@ SERVE = (sys.executable, "-m", "godwit", "serve", "--engine", "fake", "--port", 
 class Serving:
     """`godwit serve` in a process of its own, once it is ready."""
 
-    def __init__(self, logs: Path) -> None:
+    def __init__(self, logs: Path, *words: str) -> None:
         self.process = subprocess.Popen(
-            [*SERVE, "--logs", str(logs)],
+            [*SERVE, "--logs", str(logs), *words],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -114,6 +114,24 @@ def test_status_lists_workers_for_programs_and_for_people(
     assert "0/4" in table
 
 
+def test_what_moves_cost_is_listed_for_programs_and_for_people(
+    tmp_path: Path, godwit: Callable[..., Result]
+) -> None:
+    profile = tmp_path / "profile.json"
+    profile.write_text('{"models": {"fake": {"prefill_tps": {"value": 1234}}}}')
+    serving = Serving(tmp_path, "--profile", str(profile))
+    try:
+        costs = json.loads(godwit("costs", "--json", "--url", serving.url).stdout)
+        table = godwit("costs", "--url", serving.url).stdout
+    finally:
+        serving.close()
+    assert [one["model"] for one in costs["servers"]] == [None, "fake"]
+    assert costs["servers"][1]["prefill_tps"] == {"value": 1234, "n": 0, "provenance": "assumed"}
+    assert costs["pairs"][0]["transfer_overhead_s"]["value"] == 0.5
+    assert "1,234" in table
+    assert "No move has been predicted" in table
+
+
 def test_a_drained_worker_leaves_and_its_process_ends(
     serving: Serving, godwit: Callable[..., Result]
 ) -> None:
@@ -132,7 +150,7 @@ def test_what_the_head_does_not_know_is_said(serving: Serving, godwit: Callable[
     assert (unknown_worker.exit_code, "w1, w2" in unknown_worker.stderr) == (1, True)
 
 
-@pytest.mark.parametrize("command", [("status",), ("migrate", "r", "--to", "w"), ("drain", "w")])
+@pytest.mark.parametrize("command", [("status",), ("costs",), ("migrate", "r", "--to", "w"), ("drain", "w")])
 def test_without_a_head_it_says_how_to_start_one(
     command: tuple[str, ...], godwit: Callable[..., Result]
 ) -> None:
@@ -170,6 +188,11 @@ def test_a_taken_port_is_said(tmp_path: Path) -> None:
         (("head", "--host", "0.0.0.0"), "--insecure"),
         (("serve", "--model", "no-such-model"), "known: gemma3-270m, smollm2-135m"),
         (("serve", "--config", "/no/such/file.toml"), "/no/such/file.toml"),
+        (
+            ("serve", "--profile", "/no/such/profile.json"),
+            "/no/such/profile.json: the profile cannot be read",
+        ),
+        (("head", "--profile", "/no/such/profile.json"), "/no/such/profile.json: the profile cannot be read"),
         (("worker",), "--join"),
         (("worker", "--join", "http://127.0.0.1:1", "--name", "a b"), "worker.name"),
     ],

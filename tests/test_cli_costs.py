@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import typer
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from godwit.cli_costs import add_commands
 from godwit.costs.constants import Constant, Measurement
 from godwit.errors import ConfigError
-from godwit.profile import ModelProfile, Profile, write_profile
+from godwit.profile import ModelProfile, PairProfile, Profile, read_profile, write_profile
 
 Run = Callable[..., str]
 MEASURED = Measurement("2 × Xeon, 2025-11-30", 24, 3e7, 5e7)
@@ -47,6 +48,31 @@ def profile(tmp_path: Path) -> str:
             recompute_overhead_s=Constant(0.06),
             bandwidth_bytes_per_s=Constant(4e7, MEASURED),
             models=models,
+        ),
+    )
+    return str(path)
+
+
+@pytest.fixture
+def pairs(profile: str, tmp_path: Path) -> str:
+    """The same cluster with what was measured of two workers."""
+    path = tmp_path / "pairs.json"
+    slow = ModelProfile(prefill_tps=Constant(50.0), recompute_overhead_s=Constant(0.01))
+    ways = (("w1", "w2", 0.1, Constant(1e7, MEASURED)), ("w2", "w1", 0.2, Constant(1e8)))
+    write_profile(
+        path,
+        replace(
+            read_profile(Path(profile)),
+            workers={"w2": {"full": slow, "only there": ModelProfile(prefill_tps=Constant(9.0))}},
+            pairs=tuple(
+                PairProfile(
+                    source=source,
+                    destination=destination,
+                    transfer_overhead_s=Constant(overhead_s),
+                    bandwidth_bytes_per_s=bandwidth,
+                )
+                for source, destination, overhead_s, bandwidth in ways
+            ),
         ),
     )
     return str(path)
@@ -113,6 +139,36 @@ def test_where_transfer_does_not_simply_win_above_the_ranges_are_said(run: Run, 
     text = run(*words)
     for shown in ("< 19 tokens", "always", "measured 320 Mbit/s", "by range", MEASURED_PROVENANCE):
         assert shown in text
+
+
+def test_a_pair_brings_its_link_and_its_destination_s_constants(run: Run, pairs: str) -> None:
+    def row(*words: str) -> Any:
+        (one,) = _report(run("--profile", pairs, "--model", "full", "--json", *words))["rows"]
+        return one
+
+    assert row("--pair", "w1,w2")["measured"] == round((0.1 - 0.01) / (1 / 50 - 23_000 / 1e7))
+    assert row("--pair", "w2,w1")["measured"] == round((0.2 - 0.06) / (1 / 150 - 23_000 / 1e8))
+    assert row()["measured"] == 0, "the cluster's overhead of a transfer is the smaller one"
+    report = _report(run("--profile", pairs, "--model", "full", "--pair", "w1,w2", "--json"))
+    assert report["provenance"]["prefill_tps"] == [{"value": 50, "provenance": "assumed"}]
+    assert report["provenance"]["bandwidth_bytes_per_s"]["measured"]["provenance"] == MEASURED_PROVENANCE
+    assert report["provenance"]["transfer_overhead_s"]["value"] == 0.1
+    assert report["provenance"]["recompute_overhead_s"]["value"] == 0.01
+
+
+def test_a_destination_may_have_a_model_of_its_own(run: Run, pairs: str) -> None:
+    words = ("--profile", pairs, "--model", "only there", "--json", "--pair")
+    assert _report(run(*words, "w1,w2"))["rows"][0]["prefill_tps"] == 9
+    with pytest.raises(ConfigError, match="'only there' is not in the profile"):
+        run(*words, "w2,w1")
+
+
+def test_a_pair_that_is_not_known_is_named_beside_those_that_are(run: Run, pairs: str, profile: str) -> None:
+    for pair in ("w2,w3", "w1", "w1, w2"):
+        with pytest.raises(ConfigError, match=f"--pair: '{pair}' is not in the profile.*w1,w2 w2,w1"):
+            run("--profile", pairs, "--pair", pair)
+    with pytest.raises(ConfigError, match="pairs there: none"):
+        run("--profile", profile, "--pair", "w1,w2")
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])

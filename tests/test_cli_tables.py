@@ -3,8 +3,10 @@
 from msgspec.structs import replace
 from rich.console import Console
 
-from godwit.cli_tables import describe_move, show_status
+from godwit.cli_tables import describe_move, show_costs, show_status
 from godwit.client import ClusterStatus, ModelStatus, RequestStatus, WorkerStatus
+from godwit.costs.accuracy import ErrorSummary
+from godwit.costs.report import CostsReport, Known, PairReport, ServerReport
 from godwit.protocol.entry import MoveRecord
 from godwit.types import MoveId, RequestId, Round, WorkerId
 
@@ -63,6 +65,30 @@ def test_workers_requests_and_moves_are_listed() -> None:
         "failed: w2 died",
     ):
         assert words in text
+
+
+def test_what_moves_cost_is_listed_with_where_it_comes_from() -> None:
+    assumed, learnt = Known(0.5, 0, "assumed"), Known(0.025, 3, "learnt from 3 moves")
+    rate, size = Known(2e7, 3, "learnt from 3 moves"), Known(23_000, 0, "measured on a laptop")
+    costs = CostsReport(
+        (
+            PairReport(None, None, assumed, Known(1.25e9, 0, "assumed"), 1.0),
+            PairReport("w1", "w2", learnt, rate, 0.25),
+        ),
+        (ServerReport("w2", "m", learnt, Known(150, 3, "learnt from 3 moves"), size, 1.0),),
+        {"ready": ErrorSummary(7, 0.1, 0.4, -0.05)},
+    )
+    console = Console(width=200)
+    with console.capture() as capture:
+        show_costs(console, costs)
+    lines = [" ".join(line.replace("│", " ").split()) for line in capture.get().splitlines()]
+    assert "any other any other 500.0 ms 10,000 100% assumed" in lines
+    assert "w1 w2 25.0 ms 160 25% learnt from 3 moves" in lines
+    assert (
+        "w2 m 25.0 ms 150 100% 23,000 bytes overhead learnt from 3 moves; "
+        "rate learnt from 3 moves; KV measured on a laptop"
+    ) in lines
+    assert "ready 7 100.0 ms 400.0 ms -50.0 ms" in lines
 
 
 def test_a_move_is_told_in_a_line() -> None:

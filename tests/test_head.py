@@ -43,8 +43,8 @@ def test_web_pages_can_neither_join_nor_order() -> None:
             with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
                 await session.ws_connect(f"{url}/link")
             assert caught.value.status == 401
-            for path in ("status", "drain"):
-                method = "GET" if path == "status" else "POST"
+            for path in ("status", "costs", "drain"):
+                method = "POST" if path == "drain" else "GET"
                 async with session.request(method, f"{url}/admin/{path}") as response:
                     assert response.status == 401
         serving.cancel()

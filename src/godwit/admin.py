@@ -1,4 +1,4 @@
-"""The admin API: what operators see and order, for `godwit status`, `migrate` and `drain`."""
+"""The admin API: what operators see and order, for `godwit status`, `costs`, `migrate` and `drain`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 class MigrateOrder(Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of POST /admin/migrate; `live` False stops first and recomputes after.
+    """Body of POST /admin/migrate; `live` False stops the request before anything travels.
 
-    `method` None is the configured one; it counts for live moves only.
+    `method` None is the configured one.
     """
 
     request: RequestId
@@ -50,6 +50,7 @@ class Admin:
         """Add the routes to an application whose middleware answers a GodwitError."""
         routes: list[tuple[str, str, Callable[[web.Request], Awaitable[web.Response]]]] = [
             ("GET", "/admin/status", self.status),
+            ("GET", "/admin/costs", self.costs),
             ("POST", "/admin/migrate", self.migrate),
             ("POST", "/admin/drain", self.drain),
             ("POST", "/admin/scheduler/restart", self.restart_scheduler),
@@ -64,6 +65,11 @@ class Admin:
         requests = [_request(entry) for entry in self._control.requests]
         return _json({"workers": workers, "requests": requests, "moves": list(self._records)})
 
+    async def costs(self, request: web.Request) -> web.Response:
+        """The constants from which moves are chosen now, and how far predictions were from what happened."""
+        self._check(request)
+        return _json(self._control.costs.report())
+
     async def migrate(self, request: web.Request) -> web.Response:
         """Move a request; the answer is the move's record once it is over."""
         self._check(request)
@@ -75,9 +81,7 @@ class Admin:
             if not over.done():
                 over.set_result(outcome)
 
-        self._control.ask_move(
-            order.request, order.to, limits, done, order.method if order.live else "tokens"
-        )
+        self._control.ask_move(order.request, order.to, limits, done, order.method)
         outcome = await over
         if isinstance(outcome, GodwitError):
             raise outcome

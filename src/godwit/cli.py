@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from godwit import __version__, cli_bench, cli_costs, cli_run, cli_settings, cli_tables
 from godwit.client import AdminClient, ClusterStatus, WorkerStatus, move_record
+from godwit.costs.report import CostsReport
 from godwit.errors import ConfigError, GodwitError
 from godwit.logs import configure_logs
 from godwit.processes import read_order
@@ -59,6 +60,9 @@ Models = Annotated[
 EngineName = Annotated[Engine | None, typer.Option("--engine", help="What computes.")]
 Slots = Annotated[int | None, typer.Option(help="Requests at once per loaded model and worker (4).")]
 Context = Annotated[int | None, typer.Option("--context", help="Tokens of prompt and output (4096).")]
+Profile = Annotated[
+    Path | None, typer.Option(help='Measured constants of moves, from which "auto" chooses (moves.profile).')
+]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Let everybody in, wherever it listens.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Url = Annotated[str, typer.Option(envvar="GODWIT_URL", help="The head.")]
@@ -93,6 +97,7 @@ def serve(
     slots: Slots = None,
     context: Context = None,
     engine: EngineName = None,
+    profile: Profile = None,
     insecure: Insecure = False,
     logs: Annotated[Path | None, typer.Option(help="Folder for the workers' output.")] = None,
 ) -> None:
@@ -100,6 +105,7 @@ def serve(
     settings = cli_settings.read_settings(config)
     settings = cli_settings.with_flags(settings, "security", insecure=insecure or None)
     settings = cli_settings.with_flags(settings, "head", host=host, port=port)
+    settings = cli_settings.with_profile(settings, profile)
     settings = cli_settings.with_flags(settings, "worker", slots=slots, context_tokens=context)
     settings = cli_settings.with_models(settings, model or [], engine)
     cli_settings.check_head(settings)
@@ -108,11 +114,18 @@ def serve(
 
 
 @app.command()
-def head(config: Config = None, host: Host = None, port: Port = None, insecure: Insecure = False) -> None:
+def head(
+    config: Config = None,
+    host: Host = None,
+    port: Port = None,
+    profile: Profile = None,
+    insecure: Insecure = False,
+) -> None:
     """Run a head: the OpenAI API, and the workers that join it."""
     settings = cli_settings.read_settings(config)
     settings = cli_settings.with_flags(settings, "security", insecure=insecure or None)
     settings = cli_settings.with_flags(settings, "head", host=host, port=port)
+    settings = cli_settings.with_profile(settings, profile)
     cli_settings.check_head(settings)
     cli_run.run_head_alone(settings, Console(stderr=True))
 
@@ -157,6 +170,21 @@ def status(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
         typer.echo(answer)
     else:
         cli_tables.show_status(Console(), answer)
+
+
+@app.command()
+def costs(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
+    """Show what moves cost as far as the head knows, and how far its predictions were from what happened."""
+
+    async def ask() -> bytes | CostsReport:
+        async with AdminClient(url, cli_settings.admin_key()) as client:
+            return await client.costs_json() if as_json else await client.costs()
+
+    answer = uvloop.run(ask())
+    if isinstance(answer, bytes):
+        typer.echo(answer)
+    else:
+        cli_tables.show_costs(Console(), answer)
 
 
 @app.command()

@@ -22,9 +22,10 @@ from godwit.costs.crossover import (
     TransferWins,
     crossover_table,
 )
+from godwit.costs.known import ASSUMED_BANDWIDTH_BYTES_PER_S, Constants
 from godwit.costs.kv import KvSize
 from godwit.errors import ConfigError
-from godwit.profile import ASSUMED_KV_BYTES_PER_TOKEN, ModelProfile, Profile, read_profile
+from godwit.profile import Profile, read_profile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,6 +78,12 @@ def add_commands(app: typer.Typer) -> None:
 def crossover(
     profile: Annotated[Path | None, typer.Option(help="Measured constants; without, assumed ones.")] = None,
     model: Annotated[str | None, typer.Option(help="Which of the profile's models.")] = None,
+    pair: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE,DESTINATION", help="Two of the profile's workers: with their constants."
+        ),
+    ] = None,
     prefill: Annotated[
         str | None, typer.Option(metavar="TOK/S,…", help="The destination's prefill rates.")
     ] = None,
@@ -88,7 +95,8 @@ def crossover(
 ) -> None:
     """Show from which context length on shipping the KV is cheaper than recomputing it."""
     known = Profile() if profile is None else read_profile(profile)
-    case = _case(known, _model(known, model), prefill, kv_bytes)
+    ends = None if pair is None else _pair(known, pair)
+    case = _case(known.constants, ends, _model(known, model, ends), prefill, kv_bytes)
     if plot is not None:
         _save(_draw(case), plot)
         Console(stderr=True).print(f"drawn into {escape(str(plot))}", soft_wrap=True, highlight=False)
@@ -98,36 +106,55 @@ def crossover(
         _show(Console(), case)
 
 
-def _model(profile: Profile, name: str | None) -> ModelProfile | None:
-    known = ", ".join(sorted(profile.models)) or "none"
+def _pair(profile: Profile, text: str) -> tuple[str, str]:
+    known = {f"{one.source},{one.destination}": (one.source, one.destination) for one in profile.pairs}
+    if text not in known:
+        raise ConfigError(
+            f"--pair: {text!r} is not in the profile; pairs there: {' '.join(sorted(known)) or 'none'}"
+        )
+    return known[text]
+
+
+def _model(profile: Profile, name: str | None, ends: tuple[str, str] | None) -> str | None:
+    """The one that is asked for, or the only one, of the cluster or the destination."""
+    models = sorted({*profile.models, *(profile.workers.get(ends[1], {}) if ends else {})})
+    known = ", ".join(models) or "none"
     if name is not None:
-        if name not in profile.models:
+        if name not in models:
             raise ConfigError(f"--model: {name!r} is not in the profile; models there: {known}")
-        return profile.models[name]
-    if len(profile.models) > 1:
+        return name
+    if len(models) > 1:
         raise ConfigError(f"--model: the profile has several models, name one of them: {known}")
-    return next(iter(profile.models.values()), None)
+    return models[0] if models else None
 
 
-def _case(profile: Profile, model: ModelProfile | None, prefill: str | None, kv_bytes: float | None) -> Case:
+def _case(
+    known: Constants,
+    ends: tuple[str, str] | None,
+    model: str | None,
+    prefill: str | None,
+    kv_bytes: float | None,
+) -> Case:
+    way = known.pair if ends is None else known.of_pair(*ends)
+    if model is None:
+        server = known.server
+    else:
+        server = known.of_model(model) if ends is None else known.of_worker(ends[1], model)
     if prefill is not None:
         prefills = tuple(Constant(rate) for rate in _rates(prefill))
     elif model is not None:
-        prefills = (model.prefill_tps,)
+        prefills = (server.prefill_tps,)
     else:
         prefills = tuple(Constant(rate) for rate in ASSUMED_PREFILL_TPS)
+    kv_constant, kv = server.kv_bytes_per_token, server.kv
     if kv_bytes is not None:
         if not 0 <= kv_bytes < math.inf:
             raise ConfigError(f"--kv-bytes: a number of at least 0, not {kv_bytes:g}")
         kv_constant, kv = Constant(kv_bytes), KvSize.linear(kv_bytes)
-    elif model is not None:
-        kv_constant, kv = model.kv_bytes_per_token, model.kv
-    else:
-        kv_constant, kv = ASSUMED_KV_BYTES_PER_TOKEN, KvSize.linear(ASSUMED_KV_BYTES_PER_TOKEN.value)
     links = {name: Constant(bandwidth) for name, bandwidth in LINKS.items()}
-    if profile.bandwidth_bytes_per_s is not None:
-        links[MEASURED_LINK] = profile.bandwidth_bytes_per_s
-    return Case(profile.transfer_overhead_s, profile.recompute_overhead_s, kv_constant, kv, prefills, links)
+    if way.bandwidth_bytes_per_s is not ASSUMED_BANDWIDTH_BYTES_PER_S:
+        links[MEASURED_LINK] = way.bandwidth_bytes_per_s
+    return Case(way.transfer_overhead_s, server.recompute_overhead_s, kv_constant, kv, prefills, links)
 
 
 def _rates(text: str) -> list[float]:

@@ -43,6 +43,11 @@ def with_flags(settings: Settings, section: str, **flags: Any) -> Settings:
     return check_settings(replace(settings, **{section: replace(getattr(settings, section), **given)}))
 
 
+def with_profile(settings: Settings, path: Path | None) -> Settings:
+    """The settings with --profile for `moves.profile`."""
+    return with_flags(settings, "moves", profile=None if path is None else str(path))
+
+
 def with_models(settings: Settings, models: list[str], engine: str | None) -> Settings:
     """The settings with the models that --model names, and with --engine for all of them."""
     if models:

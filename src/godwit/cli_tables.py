@@ -1,9 +1,12 @@
 """What the command line shows to people."""
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.table import Table
 
 from godwit.client import ClusterStatus, RequestStatus, WorkerStatus
+from godwit.costs.report import CostsReport, Known, PairReport, ServerReport
 from godwit.protocol.entry import MoveRecord
 
 
@@ -17,6 +20,20 @@ def show_status(console: Console, status: ClusterStatus) -> None:
         console.print(_requests(status.requests))
     if status.moves:
         console.print(_moves(status.moves))
+
+
+def show_costs(console: Console, costs: CostsReport) -> None:
+    """The constants by pair of workers and by model, and how far predictions were from what happened."""
+    console.print(_pairs(costs.pairs))
+    console.print(_servers(costs.servers))
+    if not costs.errors:
+        console.print("No move has been predicted and made yet.")
+        return
+    table = _table("Predicted against measured", "phase", "moves", "median error", "95 %", "bias")
+    for phase, errors in costs.errors.items():
+        seconds = (errors.p50_s, errors.p95_s, errors.bias_s)
+        table.add_row(phase, str(errors.n), *(_ms(one) for one in seconds))
+    console.print(table)
 
 
 def describe_move(move: MoveRecord) -> str:
@@ -61,6 +78,36 @@ def _moves(moves: tuple[MoveRecord, ...]) -> Table:
     return table
 
 
+def _pairs(pairs: Sequence[PairReport]) -> Table:
+    table = _table("Transfers", "from", "to", "overhead", "Mbit/s", "under load", "where it comes from")
+    for pair in pairs:
+        overhead, bandwidth = pair.transfer_overhead_s, pair.bandwidth_bytes_per_s
+        figures = (_ms(overhead.value), _figure(bandwidth.value * 8 / 1e6), f"{pair.loaded_share:.0%}")
+        ends = (pair.source or "any other", pair.destination or "any other")
+        table.add_row(*ends, *figures, _origins(overhead=overhead, rate=bandwidth))
+    return table
+
+
+def _servers(servers: Sequence[ServerReport]) -> Table:
+    columns = ("worker", "model", "overhead", "tokens/s", "under load", "KV per token", "where it comes from")
+    table = _table("Recomputes", *columns)
+    for one in servers:
+        overhead, prefill, size = one.recompute_overhead_s, one.prefill_tps, one.kv_bytes_per_token
+        figures = (_ms(overhead.value), _figure(prefill.value), f"{one.loaded_share:.0%}")
+        ends = (one.worker or "any other", one.model or "any other")
+        origins = _origins(overhead=overhead, rate=prefill, KV=size)
+        table.add_row(*ends, *figures, f"{_figure(size.value)} bytes", origins)
+    return table
+
+
+def _origins(**constants: Known) -> str:
+    """Where constants come from: in a word where it is the same for all."""
+    origins = {name: constant.provenance for name, constant in constants.items()}
+    if len(set(origins.values())) == 1:
+        return next(iter(origins.values()))
+    return "; ".join(f"{name} {origin}" for name, origin in origins.items())
+
+
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", show_edge=False)
     for column in columns:
@@ -70,6 +117,10 @@ def _table(title: str, *columns: str) -> Table:
 
 def _rounds(move: MoveRecord) -> str:
     return " + ".join(str(one.tokens) for one in move.rounds) or "-"
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _ms(seconds: float) -> str:

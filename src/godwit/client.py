@@ -1,4 +1,4 @@
-"""A small client of the head's admin API: what `godwit status`, `migrate` and `drain` ask and get."""
+"""A small client of the head's admin API: what `godwit status`, `costs`, `migrate` and `drain` ask."""
 
 from types import TracebackType
 from typing import Any, TypeVar
@@ -7,6 +7,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
+from godwit.costs.report import CostsReport
 from godwit.errors import GodwitError, LinkError, UnauthorizedError, from_code
 from godwit.protocol.entry import MoveRecord
 
@@ -91,6 +92,14 @@ class AdminClient:
         """The head's status."""
         return _decode(await self.status_json(), ClusterStatus)
 
+    async def costs_json(self) -> bytes:
+        """What the head's moves cost, as the head wrote it."""
+        return await self._ask("GET", "/admin/costs", None, timeout_s=10.0)
+
+    async def costs(self) -> CostsReport:
+        """What the head's moves cost."""
+        return _decode(await self.costs_json(), CostsReport)
+
     async def migrate(
         self,
         request: str,
@@ -102,8 +111,8 @@ class AdminClient:
     ) -> bytes:
         """Move a request to a worker (None: the head chooses) and wait: a MoveRecord in JSON.
 
-        With `live` False the source stops first and the destination recomputes everything after. `method` is
-        one of auto, tokens, kv, split; None is the configured one.
+        With `live` False the source stops before anything travels. `method` is auto, tokens, kv or split;
+        None is the configured one.
         """
         order = {"request": request, "to": to, "live": live, "method": method}
         return await self._ask("POST", "/admin/migrate", order, timeout_s)

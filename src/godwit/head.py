@@ -5,6 +5,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from secrets import randbits
 
@@ -14,22 +15,12 @@ from prometheus_client import CollectorRegistry
 
 from godwit.admin import Admin
 from godwit.config import HeadSettings, MoveSettings, Settings, check_listen
-from godwit.costs.choice import MoveCosts
+from godwit.costs.choice import PHASES, MoveCosts
 from godwit.errors import LinkError, ProtocolError, UnauthorizedError, UnavailableError
 from godwit.profile import read_profile
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.head import HeadLimits
-from godwit.protocol.messages import (
-    Abandon,
-    Alive,
-    FromWorker,
-    Hello,
-    Left,
-    Message,
-    MoveLimits,
-    Relayed,
-    Welcome,
-)
+from godwit.protocol.messages import Abandon, Alive, FromWorker, Hello, Left, Message, Relayed, Welcome
 from godwit.protocol.wire import decode_from_worker, encode
 from godwit.router.app import make_app, make_runner
 from godwit.router.metrics import RouterMetrics
@@ -38,9 +29,10 @@ from godwit.runtime.doors import server_tls
 from godwit.runtime.link import Link, accept
 from godwit.scheduling.control import Control
 from godwit.scheduling.drains import DrainSettings
+from godwit.scheduling.observations import observation
 from godwit.scheduling.policies import policy_named
 from godwit.scheduling.scheduler import Scheduler
-from godwit.types import MoveId, WorkerId
+from godwit.types import MoveId, MoveLimits, WorkerId
 
 TICK_S = 0.1
 NUM_RECORDS = 1000
@@ -118,12 +110,13 @@ def _control(settings: Settings, hub: "Hub", metrics: RouterMetrics, records: de
         placement_timeout_s=head.placement_timeout_s,
         on_record=on_record,
         now=time.monotonic,
-        costs=MoveCosts() if moves.profile is None else read_profile(Path(moves.profile)).move_costs,
+        costs=MoveCosts(None if moves.profile is None else read_profile(Path(moves.profile)).constants),
         method=moves.method,
     )
     metrics.watch(
         num_queued=lambda: control.requests.num_queued,
         num_running=lambda: len(control.requests) - control.requests.num_queued,
+        bias_s={phase: partial(control.costs.bias_s, phase) for phase in PHASES},
     )
     return control
 
@@ -149,9 +142,9 @@ def count_move(metrics: RouterMetrics, record: MoveRecord) -> None:
         metrics.migration(record.method, record.outcome)
         metrics.rounds(len(record.rounds))
         metrics.kv_bytes(record.kv_bytes)
-        predicted, actual = record.predicted, record.actual
-        if predicted and actual and predicted.ready_s is not None and actual.ready_s is not None:
-            metrics.prediction_error(record.method, abs(actual.ready_s - predicted.ready_s))
+        if (seen := observation(record)) is not None:
+            for phase, predicted_s, actual_s in seen.errors():
+                metrics.prediction_error(record.method, phase, abs(actual_s - predicted_s))
     if record.pause_s is not None:
         metrics.pause(record.pause_s)
 

@@ -9,10 +9,12 @@ from godwit.errors import GodwitError
 from godwit.types import (
     Alternative,
     ChatMessage,
+    KvOffer,
     KvRange,
     ModelInfo,
     ModelName,
     RequestId,
+    Round,
     Sampling,
     Token,
     TokenId,
@@ -85,10 +87,16 @@ class KvExported(Struct, frozen=True, gc=False):
 
 
 class KvImported(Struct, frozen=True, gc=False):
-    """A held sequence has taken the KV that it waited for, in `seconds`; with a `problem` it computes it."""
+    """A sequence has taken awaited KV: that of the range `kv`, which is empty where none was needed.
+
+    Before that it `computed` tokens of its own since the last such event or its start. With a `problem` it
+    computes what is missing. `is_last`: nothing is awaited any more.
+    """
 
     request: RequestId
-    seconds: float
+    kv: KvRange
+    computed: Round
+    is_last: bool
     problem: str | None = None
 
 
@@ -170,11 +178,11 @@ class Engine(Protocol):
         """BadRequestError where a grammar needs too much; blocks for seconds, and may run in any thread."""
         ...
 
-    def open(self, request: RequestId, sequence: SequenceSpec, awaits: KvRange | None = None) -> None:
+    def open(self, request: RequestId, sequence: SequenceSpec, awaits: KvOffer | None = None) -> None:
         """Take a slot and start computing KV, held; NoFreeSlotError where all slots are taken.
 
-        What it `awaits` is not computed but comes by `import_kv`; the tokens before it are computed
-        meanwhile, those after it afterwards. It ends before the last token, whose pass makes the logits.
+        KV that it `awaits` comes by `import_kv`, in the order that `KvPlan` tells; so does how much of it is
+        computed meanwhile. It ends before the last token, whose pass makes the logits.
         """
         ...
 
@@ -185,11 +193,16 @@ class Engine(Protocol):
         """
         ...
 
-    def import_kv(self, request: RequestId, data: bytearray | None) -> None:
-        """Give a sequence the KV that it awaits; with None it computes it instead. KvImported follows.
+    def import_kv(self, request: RequestId, kv: KvRange, data: bytearray) -> None:
+        """Give a sequence a block of the KV that it awaits; KvImported follows once blocks were taken.
 
-        `data` must not change after this. Ignored where nothing is awaited (any more).
+        It is taken when all tokens before it have KV, and dropped where it comes too late. `data` must not
+        change after this. Ignored where nothing is awaited (any more).
         """
+        ...
+
+    def stop_awaiting(self, request: RequestId) -> None:
+        """No more blocks will come: take those that are here and compute the rest; KvImported follows."""
         ...
 
     def append(self, request: RequestId, ids: Sequence[TokenId]) -> None:

@@ -6,14 +6,19 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from godwit.costs.choice import ASSUMED_SERVER, MoveCosts
 from godwit.costs.constants import Constant
-from godwit.costs.crossover import MigrationCost, Server
+from godwit.costs.crossover import MigrationCost
+from godwit.costs.known import (
+    ASSUMED_BANDWIDTH_BYTES_PER_S,
+    ASSUMED_KV_BYTES_PER_TOKEN,
+    ASSUMED_RECOMPUTE_OVERHEAD_S,
+    ASSUMED_TRANSFER_OVERHEAD_S,
+    Constants,
+    PairConstants,
+    ServerConstants,
+)
 from godwit.costs.kv import KvSize
 from godwit.errors import ConfigError
-
-ASSUMED_KV_BYTES_PER_TOKEN = Constant(128_000.0)
-
 
 Name = Annotated[str, Meta(min_length=1)]
 
@@ -25,7 +30,7 @@ class _Section(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 class BatchRates(_Section, frozen=True):
     """What one worker does with `batch` requests of a model at once: tokens/s of all of them together."""
 
-    batch: int
+    batch: Annotated[int, Meta(ge=1)]
     decode_tps: Constant
     prefill_tps: Constant | None = None
 
@@ -50,8 +55,10 @@ class ModelProfile(_Section, frozen=True):
     destination_slowdown: Constant | None = None
 
     def __post_init__(self) -> None:
-        if self.prefill_tps.value == 0:
-            raise ValueError("prefill_tps is above 0")
+        for name in ("prefill_tps", "prefill_loaded_tps"):
+            rate: Constant | None = getattr(self, name)
+            if rate is not None and rate.value == 0:
+                raise ValueError(f"{name} is above 0")
         _ = self.kv
 
     @property
@@ -65,16 +72,19 @@ class ModelProfile(_Section, frozen=True):
 class PairProfile(_Section, frozen=True):
     """The way from one worker to another: what a transfer takes in any case, and its effective bandwidth.
 
-    `bandwidth_loaded_bytes_per_s` is that while both ends serve other requests. ValueError where one is 0.
+    `bandwidth_loaded_bytes_per_s` is that while both ends serve other requests. ValueError where one is 0, or
+    both ends are the same worker.
     """
 
-    source: str
-    destination: str
+    source: Name
+    destination: Name
     transfer_overhead_s: Constant
     bandwidth_bytes_per_s: Constant
     bandwidth_loaded_bytes_per_s: Constant | None = None
 
     def __post_init__(self) -> None:
+        if self.source == self.destination:
+            raise ValueError(f"a pair is two workers, not {self.source!r} twice")
         for bandwidth in (self.bandwidth_bytes_per_s, self.bandwidth_loaded_bytes_per_s):
             if bandwidth is not None and bandwidth.value == 0:
                 raise ValueError("a bandwidth is above 0")
@@ -91,8 +101,8 @@ class Profile(_Section, frozen=True):
     version: Literal[1] = 1
     hardware: str = ""
     date: str = ""
-    transfer_overhead_s: Constant = Constant(0.5)
-    recompute_overhead_s: Constant = Constant(0.2)
+    transfer_overhead_s: Constant = ASSUMED_TRANSFER_OVERHEAD_S
+    recompute_overhead_s: Constant = ASSUMED_RECOMPUTE_OVERHEAD_S
     bandwidth_bytes_per_s: Constant | None = None
     models: dict[Name, ModelProfile] = {}
     workers: dict[Name, dict[Name, ModelProfile]] = {}
@@ -101,6 +111,11 @@ class Profile(_Section, frozen=True):
     def __post_init__(self) -> None:
         if self.bandwidth_bytes_per_s is not None and self.bandwidth_bytes_per_s.value == 0:
             raise ValueError("bandwidth_bytes_per_s is above 0")
+        seen: set[tuple[str, str]] = set()
+        for pair in self.pairs:
+            if (ends := (pair.source, pair.destination)) in seen:
+                raise ValueError(f"pairs: from {pair.source!r} to {pair.destination!r} stands there twice")
+            seen.add(ends)
 
     @property
     def cost(self) -> MigrationCost:
@@ -108,12 +123,43 @@ class Profile(_Section, frozen=True):
         return MigrationCost(self.transfer_overhead_s.value, self.recompute_overhead_s.value)
 
     @property
-    def move_costs(self) -> MoveCosts:
-        """What each move's method is chosen from; a bandwidth that was not measured is assumed."""
-        measured = self.bandwidth_bytes_per_s
-        bandwidth = ASSUMED_SERVER.bandwidth_bytes_per_s if measured is None else measured.value
-        servers = {name: Server(m.prefill_tps.value, bandwidth, m.kv) for name, m in self.models.items()}
-        return MoveCosts(self.cost, servers)
+    def constants(self) -> Constants:
+        """What each move's method is chosen from (`godwit.costs.choice.MoveCosts`).
+
+        A worker's model that has no overhead or KV size of its own takes the model's, then the cluster's.
+        """
+        models = {name: _server(one, None, self.recompute_overhead_s) for name, one in self.models.items()}
+        workers = {
+            (worker, name): _server(one, self.models.get(name), self.recompute_overhead_s)
+            for worker, known in self.workers.items()
+            for name, one in known.items()
+        }
+        pairs = {
+            (pair.source, pair.destination): PairConstants(
+                pair.transfer_overhead_s, pair.bandwidth_bytes_per_s, pair.bandwidth_loaded_bytes_per_s
+            )
+            for pair in self.pairs
+        }
+        pair = PairConstants(
+            self.transfer_overhead_s, self.bandwidth_bytes_per_s or ASSUMED_BANDWIDTH_BYTES_PER_S
+        )
+        server = ServerConstants(recompute_overhead_s=self.recompute_overhead_s)
+        return Constants(pair, server, models, workers, pairs)
+
+
+def _server(
+    own: ModelProfile, pooled: ModelProfile | None, recompute_overhead_s: Constant
+) -> ServerConstants:
+    pooled = own if pooled is None else pooled
+    has_kv = bool(own.kv_points) or own.kv_bytes_per_token != ASSUMED_KV_BYTES_PER_TOKEN
+    sized = own if has_kv else pooled
+    return ServerConstants(
+        own.prefill_tps,
+        own.recompute_overhead_s or pooled.recompute_overhead_s or recompute_overhead_s,
+        own.prefill_loaded_tps,
+        sized.kv_bytes_per_token,
+        sized.kv_points,
+    )
 
 
 def parse_profile(text: str | bytes) -> Profile:

@@ -1,8 +1,8 @@
 """Frozen value types and ids that every layer shares; see docs/glossary.md for the words."""
 
-from typing import NewType
+from typing import Annotated, NewType
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 RequestId = NewType("RequestId", str)
 WorkerId = NewType("WorkerId", str)
@@ -114,22 +114,40 @@ class KvRange(Struct, frozen=True, array_like=True, gc=False):
     last: int
 
 
+class KvPlan(Struct, frozen=True, array_like=True, gc=False):
+    """How a move ships KV: in blocks of `block_tokens`, each a range of its own that starts at a multiple.
+
+    With a `share` of 0 they go in order, and the destination waits for them. Else they go from the end of the
+    context backwards, and the destination computes from its front until the two meet: at each step this share
+    of what is still missing, which is what it is expected to do by then. `ships_tail`: in order, what was
+    drawn meanwhile is shipped too, as long as that closes the gap.
+    """
+
+    share: float
+    block_tokens: Annotated[int, Meta(ge=1)]
+    ships_tail: bool = True
+
+
 class KvOffer(Struct, frozen=True, array_like=True):
-    """KV that the source of a move would ship, as its engine lays it out (`Engine.kv_layout`)."""
+    """KV that the source of a move would ship, laid out as `Engine.kv_layout` says; see `KvPlan`."""
 
     kv: KvRange
     layout: str
+    share: float
+    block_tokens: Annotated[int, Meta(ge=1)]
 
 
 class KvReport(Struct, frozen=True, array_like=True):
-    """What became of the KV that a move was to ship: bytes sent, and seconds until it was taken or given up.
+    """What became of the KV that a move was to ship, as the destination saw it.
 
-    With a `problem` the destination computed those tokens itself.
+    It took the KV of `num_tokens`. The last of the `num_bytes` that arrived did so `seconds` after the offer.
+    `computed` is what it computed until then. With a `problem` it computes what it had not taken.
     """
 
-    kv: KvRange
-    num_bytes: int
-    seconds: float
+    num_tokens: int = 0
+    num_bytes: int = 0
+    seconds: float | None = None
+    computed: Round = Round(0, 0.0)
     problem: str | None = None
 
 
@@ -146,3 +164,23 @@ class ModelInfo(Struct, frozen=True):
     device_bytes: int
     is_loaded: bool
     has_chat_template: bool
+
+
+class MoveLimits(Struct, frozen=True):
+    """When rounds end: see docs/architecture.md, "Rounds".
+
+    A round of at most `shadow_tokens` is a shadow round; `max_rounds` bounds the larger ones and
+    `max_shadow_rounds` these. While shadowing, the source takes `pace` times its usual time for a token, and
+    every `patience_rounds` one token more is an acceptable gap, up to `pause_budget_steps`. `timeout_s`
+    bounds each phase. With `live` False the source stops before anything travels (the
+    baseline of `godwit bench pause`).
+    """
+
+    max_rounds: int = 8
+    pause_budget_steps: float = 2.0
+    shadow_tokens: int = 4
+    max_shadow_rounds: int = 64
+    patience_rounds: int = 6
+    pace: float = 1.3
+    timeout_s: float = 60.0
+    live: bool = True

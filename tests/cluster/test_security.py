@@ -60,7 +60,13 @@ async def test_api_keys(guarded: HeadCluster) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", "status"), ("POST", "migrate"), ("POST", "drain"), ("POST", "scheduler/restart")],
+    [
+        ("GET", "status"),
+        ("GET", "costs"),
+        ("POST", "migrate"),
+        ("POST", "drain"),
+        ("POST", "scheduler/restart"),
+    ],
 )
 async def test_admin_key(guarded: HeadCluster, method: str, path: str) -> None:
     """Every admin route wants the admin key; a client's key is none."""

@@ -4,7 +4,7 @@ import pytest
 
 from godwit.errors import InvariantBrokenError
 from godwit.ports import Computed, Generated, KvExported, KvImported, SequenceSpec
-from godwit.types import KvRange, RequestId, Sampling, TokenId
+from godwit.types import KvOffer, KvRange, RequestId, Sampling, TokenId
 from tests.engines.rig import Rig
 from tests.engines.test_contract import BOTH, GREEDY, LENGTH, prompt
 
@@ -30,15 +30,22 @@ def source(rig: Rig, sampling: Sampling) -> tuple[RequestId, list[TokenId]]:
     return request, [*ids, *rig.outputs(request)][:-1]
 
 
-def awaiting(rig: Rig, sampling: Sampling, outputs: list[TokenId], kv: KvRange) -> RequestId:
+def offered(kv: KvRange, share: float = 0.0, block_tokens: int = 16) -> KvOffer:
+    return KvOffer(kv, "", share, block_tokens)
+
+
+def awaiting(
+    rig: Rig, sampling: Sampling, outputs: list[TokenId], kv: KvRange, share: float = 0.0
+) -> RequestId:
     """A held request that awaits KV."""
     request = rig.name()
-    rig.engine.open(request, SequenceSpec(prompt(rig), tuple(outputs), sampling), kv)
+    spec = SequenceSpec(prompt(rig), tuple(outputs), sampling)
+    rig.engine.open(request, spec, offered(kv, share, 4))
     return request
 
 
-def imported(rig: Rig, request: RequestId) -> KvImported:
-    event = rig.wait_for(request, KvImported)
+def imported(rig: Rig, request: RequestId, *, occurrences: int = 1) -> KvImported:
+    event = rig.wait_for(request, KvImported, occurrences=occurrences)
     assert isinstance(event, KvImported)
     return event
 
@@ -53,14 +60,51 @@ def test_a_request_goes_on_from_shipped_kv_as_if_it_had_not_moved(
     kv = KvRange(first, len(computed))
     data = exported(rig, old, kv)
     new = awaiting(rig, sampling, whole[:CUT], kv)
-    rig.engine.import_kv(new, data)
-    assert imported(rig, new).problem is None
+    rig.engine.import_kv(new, kv, data)
+    event = imported(rig, new)
+    assert (event.problem, event.kv, event.is_last, event.computed.tokens) == (None, kv, False, first)
+    rig.engine.stop_awaiting(new)
+    assert imported(rig, new, occurrences=2).is_last
     rig.wait_for(new, Computed)
-    assert rig.computed(new)[0].round_tokens == first + 1, "only what was not shipped is computed"
+    assert rig.computed(new)[0].round_tokens == 1, "only what was not shipped is computed"
     rig.engine.generate(new)
     rig.engine.generate(old)
     assert rig.finish(new) == (whole[CUT:], "length")
     assert rig.finish(old) == (whole, "length"), "the export disturbed its source"
+
+
+@BOTH
+@pytest.mark.parametrize("share", [0.0, 0.9], ids=["in order", "backwards"])
+def test_kv_comes_in_blocks(rig: Rig, sampling: Sampling, share: float) -> None:
+    whole = rig.run(prompt(rig), sampling)
+    old, computed = source(rig, sampling)
+    starts = list(range(0, len(computed), 4))
+    ranges = [KvRange(first, min(first + 4, len(computed))) for first in starts]
+    blocks = [(kv, exported(rig, old, kv)) for kv in ranges]
+    rig.engine.release(old)
+    kv = KvRange(0, len(computed))
+    new = awaiting(rig, sampling, whole[:CUT], kv, share)
+    for one, data in blocks[::-1] if share else blocks:
+        rig.engine.import_kv(new, one, data)
+    if not share:
+        rig.engine.stop_awaiting(new)
+    rig.engine.generate(new)
+    assert rig.finish(new) == (whole[CUT:], "length")
+    events = [event for event in rig.events(new) if isinstance(event, KvImported)]
+    assert [event.is_last for event in events] == [False] * (len(events) - 1) + [True]
+    taken = sum(event.kv.last - event.kv.first for event in events)
+    assert taken + sum(event.computed.tokens for event in events) == len(computed)
+    assert taken == len(computed) or share > 0
+
+
+def test_a_request_that_may_compute_it_all_does_when_no_kv_comes(rig: Rig) -> None:
+    whole = rig.run(prompt(rig), GREEDY)
+    new = awaiting(rig, GREEDY, whole[:CUT], KvRange(0, len(prompt(rig))), 1.0)
+    event = imported(rig, new)
+    assert event.is_last and event.kv.first == event.kv.last == event.computed.tokens == len(prompt(rig))
+    rig.engine.import_kv(new, KvRange(0, 4), bytearray(4))
+    rig.engine.generate(new)
+    assert rig.finish(new) == (whole[CUT:], "length")
 
 
 def test_kv_is_exported_while_its_request_draws(rig: Rig) -> None:
@@ -85,7 +129,8 @@ def test_tokens_before_awaited_kv_are_computed_meanwhile_and_those_after_it_wait
     rig.engine.generate(old)
     rig.finish(old)
     assert not rig.outputs(new)
-    rig.engine.import_kv(new, data)
+    rig.engine.import_kv(new, kv, data)
+    rig.engine.stop_awaiting(new)
     assert rig.finish(new) == (whole[CUT + 2 :], "length")
 
 
@@ -94,18 +139,20 @@ def test_without_the_awaited_kv_the_tokens_are_computed(rig: Rig, what: str) -> 
     whole = rig.run(prompt(rig), GREEDY)
     old, computed = source(rig, GREEDY)
     kv = KvRange(4, len(computed))
-    data: bytearray | None = exported(rig, old, kv)
-    if what == "did not come":
-        data = None
-    elif what == "is cut":
-        data = data and data[: len(data) // 2]
-    else:
+    data = exported(rig, old, kv)
+    if what == "is cut":
+        data = data[: len(data) // 2]
+    elif what == "is of another range":
         data = exported(rig, old, KvRange(4, len(computed) - 1))
     rig.engine.release(old)
     new = awaiting(rig, GREEDY, whole[:CUT], kv)
-    rig.engine.import_kv(new, data)
-    assert imported(rig, new).problem
-    rig.engine.import_kv(new, data)
+    if what == "did not come":
+        rig.engine.stop_awaiting(new)
+    else:
+        rig.engine.import_kv(new, kv, data)
+    event = imported(rig, new)
+    assert event.is_last and (event.problem is None) == (what == "did not come")
+    rig.engine.import_kv(new, kv, data)
     rig.engine.generate(new)
     assert rig.finish(new) == (whole[CUT:], "length")
     assert sum(isinstance(event, KvImported) for event in rig.events(new)) == 1
@@ -121,11 +168,12 @@ def test_kv_that_is_not_computed_yet_is_not_exported(rig: Rig) -> None:
 
 def test_kv_of_unknown_requests_is_ignored(rig: Rig) -> None:
     rig.engine.export_kv(RequestId("nobody"), KvRange(0, 1))
-    rig.engine.import_kv(RequestId("nobody"), bytearray(8))
+    rig.engine.import_kv(RequestId("nobody"), KvRange(0, 1), bytearray(8))
+    rig.engine.stop_awaiting(RequestId("nobody"))
     assert len(rig.run(prompt(rig), GREEDY)) == LENGTH
 
 
 def test_the_last_token_cannot_be_awaited(rig: Rig) -> None:
     ids = prompt(rig)
     with pytest.raises(InvariantBrokenError):
-        rig.engine.open(rig.name(), SequenceSpec(ids, (), GREEDY), KvRange(0, len(ids)))
+        rig.engine.open(rig.name(), SequenceSpec(ids, (), GREEDY), offered(KvRange(0, len(ids))))

@@ -12,7 +12,7 @@ from godwit.types import KvRange, RequestId, Sampling, Token, TokenId
 from tests.engines.conftest import CONTEXT_TOKENS, SLOTS
 from tests.engines.rig import Rig
 from tests.engines.test_contract import prompt
-from tests.engines.test_kv import exported, imported
+from tests.engines.test_kv import exported, imported, offered
 
 LENGTH = 40
 GREEDY = Sampling(seed=3, max_tokens=LENGTH, temperature=0.0, num_logprobs=5, ignore_eos=True)
@@ -68,8 +68,9 @@ def moved(a: Rig, b: Rig, ids: tuple[TokenId, ...], sampling: Sampling, cut: int
     data = exported(a, old, kv)
     a.engine.release(old)
     new = b.name()
-    b.engine.open(new, SequenceSpec(ids, outputs, sampling), kv)
-    b.engine.import_kv(new, data)
+    b.engine.open(new, SequenceSpec(ids, outputs, sampling), offered(kv))
+    b.engine.import_kv(new, kv, data)
+    b.engine.stop_awaiting(new)
     b.engine.generate(new)
     assert imported(b, new).problem is None
     b.finish(new)
@@ -100,8 +101,9 @@ def test_a_sliding_window_moves_exactly_and_its_recent_tokens_are_dearer(gemma_r
     whole = drawn(a, old)
     for first in (0, 100, 590):
         new = b.name()
-        b.engine.open(new, SequenceSpec(ids, outputs, sampling), KvRange(first, last))
-        b.engine.import_kv(new, shipped[first])
+        b.engine.open(new, SequenceSpec(ids, outputs, sampling), offered(KvRange(first, last)))
+        b.engine.import_kv(new, KvRange(first, last), shipped[first])
+        b.engine.stop_awaiting(new)
         b.engine.generate(new)
         assert imported(b, new).problem is None
         b.finish(new)
@@ -110,6 +112,31 @@ def test_a_sliding_window_moves_exactly_and_its_recent_tokens_are_dearer(gemma_r
     old_bytes, recent_bytes = len(shipped[0]) - len(shipped[100]), len(shipped[490]) - len(shipped[590])
     assert recent_bytes / 100 == pytest.approx(18_450, rel=0.05)
     assert old_bytes < recent_bytes / 4
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5], ids=["in order", "backwards"])
+def test_a_sliding_window_moves_in_blocks(gemma_rigs: tuple[Rig, Rig], share: float) -> None:
+    a, b = gemma_rigs
+    ids, cut, size = long_prompt(a), 4, 64
+    sampling = Sampling(seed=1, max_tokens=12, temperature=0.0, ignore_eos=True)
+    old = a.open(SequenceSpec(ids, (), sampling))
+    a.engine.generate(old)
+    a.engine.hold(old, cut)
+    a.held(old)
+    outputs, last = tuple(a.outputs(old)), len(ids) + cut - 1
+    ranges = [KvRange(first, min(first + size, last)) for first in range(0, last, size)]
+    blocks = [(kv, exported(a, old, kv)) for kv in ranges]
+    a.engine.generate(old)
+    a.finish(old)
+    new = b.name()
+    b.engine.open(new, SequenceSpec(ids, outputs, sampling), offered(KvRange(0, last), share, size))
+    for kv, data in blocks[::-1] if share else blocks:
+        b.engine.import_kv(new, kv, data)
+    b.engine.stop_awaiting(new)
+    b.engine.generate(new)
+    b.finish(new)
+    assert imported(b, new).problem is None
+    assert [token.id for token in drawn(b, new)] == [token.id for token in drawn(a, old)][cut:]
 
 
 def test_export_and_import_take_no_memory_beside_the_kv(llama_rig: Rig, other_rig: Rig) -> None:
@@ -122,8 +149,9 @@ def test_export_and_import_take_no_memory_beside_the_kv(llama_rig: Rig, other_ri
     try:
         data = exported(llama_rig, old, KvRange(0, len(ids)))
         new = other_rig.name()
-        other_rig.engine.open(new, SequenceSpec(ids, (1,), GREEDY), KvRange(0, len(ids)))
-        other_rig.engine.import_kv(new, data)
+        kv = KvRange(0, len(ids))
+        other_rig.engine.open(new, SequenceSpec(ids, (1,), GREEDY), offered(kv))
+        other_rig.engine.import_kv(new, kv, data)
         assert imported(other_rig, new).problem is None
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:

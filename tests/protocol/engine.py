@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from godwit.engines.awaiting import AwaitedKv, Block
 from godwit.errors import BadRequestError, ConflictError, EngineError, NoFreeSlotError
 from godwit.ports import (
     Computed,
@@ -17,7 +18,17 @@ from godwit.ports import (
     OnStep,
     SequenceSpec,
 )
-from godwit.types import ChatMessage, KvRange, ModelInfo, RequestId, Sampling, Token, TokenId
+from godwit.types import (
+    ChatMessage,
+    KvOffer,
+    KvRange,
+    ModelInfo,
+    RequestId,
+    Round,
+    Sampling,
+    Token,
+    TokenId,
+)
 
 NUM_VOCAB = 1000
 CHUNK_TOKENS = 4
@@ -67,8 +78,8 @@ class Slot:
     is_generating: bool = False
     is_ended: bool = False
     hold_at: int | None = None
-    awaits: KvRange | None = None
-    arrived: bytearray | None = None
+    awaited: AwaitedKv | None = None
+    num_own: int = 0
 
     @property
     def num_output(self) -> int:
@@ -138,7 +149,7 @@ class StepEngine:
 
     # --- commands -------------------------------------------------------------------------------------------
 
-    def open(self, request: RequestId, sequence: SequenceSpec, awaits: KvRange | None = None) -> None:
+    def open(self, request: RequestId, sequence: SequenceSpec, awaits: KvOffer | None = None) -> None:
         if self._is_broken:
             raise EngineError("the engine is closed")
         if request in self._taken:
@@ -146,8 +157,10 @@ class StepEngine:
         if self.free_slots == 0:
             raise NoFreeSlotError("all slots are taken")
         self._taken.add(request)
-        opened = Slot(sequence, [*sequence.prompt_ids, *sequence.output_ids], awaits=awaits)
-        assert awaits is None or 0 <= awaits.first < awaits.last < len(opened.tokens)
+        opened = Slot(sequence, [*sequence.prompt_ids, *sequence.output_ids])
+        if awaits is not None:
+            assert 0 <= awaits.kv.first < awaits.kv.last < len(opened.tokens)
+            opened.awaited = AwaitedKv(awaits)
         opened.round = (0, len(opened.tokens))
         self._commands.append(lambda: self._sequences.__setitem__(request, opened))
 
@@ -160,14 +173,19 @@ class StepEngine:
 
         self._command(request, act)
 
-    def import_kv(self, request: RequestId, data: bytearray | None) -> None:
+    def import_kv(self, request: RequestId, kv: KvRange, data: bytearray) -> None:
         def act(one: Slot) -> None:
-            if one.awaits is None:
-                return
-            one.arrived = data
-            if data is None:
-                one.awaits = None
-                self._events.append(KvImported(request, 0.0, "it did not come"))
+            if one.awaited is not None:
+                one.awaited.put(Block(kv, data))
+                self._take_kv(request, one, one.awaited)
+
+        self._command(request, act)
+
+    def stop_awaiting(self, request: RequestId) -> None:
+        def act(one: Slot) -> None:
+            if one.awaited is not None:
+                one.awaited.is_over = True
+                self._take_kv(request, one, one.awaited)
 
         self._command(request, act)
 
@@ -241,13 +259,15 @@ class StepEngine:
             self._events = []
 
     def _advance(self, request: RequestId, one: Slot) -> None:
-        if one.awaits is not None and one.arrived is not None and one.num_computed == one.awaits.first:
-            self._import(request, one, one.awaits, one.arrived)
         target = len(one.tokens) if one.is_generating else one.round[1] if one.round else one.num_computed
-        target = min(target, one.awaits.first) if one.awaits else target
+        if one.awaited is not None:
+            target = min(target, one.awaited.limit(one.num_computed, target))
         num_new = min(target - one.num_computed, CHUNK_TOKENS)
         one.num_computed += num_new
+        one.num_own += num_new
         self.num_computed += num_new
+        if one.awaited is not None:
+            self._take_kv(request, one, one.awaited)
         if one.round is not None and one.num_computed == one.round[1]:
             first, end = one.round
             self._events.append(Computed(request, end, end - first, 0.5))
@@ -255,14 +275,23 @@ class StepEngine:
         if one.is_generating and one.num_computed == len(one.tokens):
             self._draw(request, one)
 
-    def _import(self, request: RequestId, one: Slot, kv: KvRange, data: bytearray) -> None:
-        one.awaits = one.arrived = None
-        is_right = data == kv_of(one.tokens, kv)
-        if is_right:
-            one.num_computed = kv.last
-            self.num_imported += kv.last - kv.first
-            one.round = one.round and (one.round[0] + kv.last - kv.first, one.round[1])
-        self._events.append(KvImported(request, 0.1, None if is_right else "it is of another context"))
+    def _take_kv(self, request: RequestId, one: Slot, awaited: AwaitedKv) -> None:
+        first, problem = one.num_computed, None
+        while problem is None and (block := awaited.take(one.num_computed)) is not None:
+            if block.data == kv_of(one.tokens, block.kv):
+                one.num_computed = block.kv.last
+            else:
+                problem = "it is of another context"
+        is_last = problem is not None or awaited.is_done(one.num_computed)
+        one.awaited = None if is_last else awaited
+        if not is_last and one.num_computed == first:
+            return
+        self.num_imported += one.num_computed - first
+        if one.round is not None and one.num_computed > first:
+            is_behind = one.round[1] > one.num_computed
+            one.round = (one.num_computed, one.round[1] if is_behind else len(one.tokens))
+        computed, one.num_own = Round(one.num_own, 0.5), 0
+        self._events.append(KvImported(request, KvRange(first, one.num_computed), computed, is_last, problem))
 
     def _draw(self, request: RequestId, one: Slot) -> None:
         token = next_token(one.tokens, one.spec.sampling)

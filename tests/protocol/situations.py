@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 
+from godwit.costs.choice import MoveCosts
+from godwit.costs.known import Constants
 from godwit.protocol.coordinator import CoordinatorState
-from godwit.protocol.messages import Message, MoveLimits
-from godwit.types import WorkerId
+from godwit.protocol.messages import Message
+from godwit.types import MoveLimits, WorkerId
 from tests.protocol.checks import check_always, check_at_rest, settle
 from tests.protocol.client import Client
 from tests.protocol.world import LIMITS, Link, World, decode
@@ -14,9 +16,11 @@ LONG, LONG_SEED = 48, 671
 """Tokens of a request that lasts longer than any move; with this seed nothing ends it before."""
 
 
-def two_workers(**kwargs: int) -> World:
+def two_workers(costs: Constants | None = None, **kwargs: int) -> World:
     """Workers a and b with the model loaded."""
     world = World(**kwargs)
+    if costs is not None:
+        world.control.costs = MoveCosts(costs)
     world.join("a")
     world.join("b")
     return world

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from godwit.protocol import events as ev
 from godwit.protocol.destination import DESTINATION, Destination, DestinationState
 from godwit.protocol.events import Do
-from godwit.protocol.messages import MoveLimits
 from godwit.protocol.source import SOURCE, Source, SourceState, begin_source
-from godwit.types import Round
+from godwit.types import MoveLimits, Round
 
 LIMITS = MoveLimits(timeout_s=10.0, patience_rounds=2, max_rounds=3, max_shadow_rounds=20)
 MAX_OUTPUT = 60

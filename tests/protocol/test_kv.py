@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from godwit.costs.constants import Constant
+from godwit.costs.known import PairConstants
 from godwit.ports import SequenceSpec
 from godwit.protocol import kv, wire
 from godwit.protocol.entry import MoveRecord
@@ -13,10 +15,11 @@ from godwit.types import RequestId, Sampling, WorkerId
 from tests.protocol.client import Client
 from tests.protocol.engine import KV_BYTES_PER_TOKEN, StepEngine
 from tests.protocol.situations import finishes, run_until, running_on_a, two_workers
-from tests.protocol.world import HEAD, LIMITS, MODEL, NUM_PROMPT, World, decode
+from tests.protocol.world import COSTS, HEAD, LIMITS, MODEL, NUM_PROMPT, World, decode
 
 A, B = WorkerId("a"), WorkerId("b")
 NUM_OUTPUT = 13
+QUICK_LINK = replace(COSTS, pair=PairConstants(Constant(0.0), Constant(1e6)))
 
 
 def engine(world: World, name: WorkerId) -> StepEngine:
@@ -70,18 +73,59 @@ def test_the_kv_of_the_whole_context_is_shipped_and_only_the_rest_is_computed() 
     assert sum(one.tokens for one in record.rounds) <= record.num_output + NUM_PROMPT - record.kv_tokens
 
 
-def test_a_split_ships_the_suffix_while_the_destination_computes_the_prefix() -> None:
+@pytest.mark.parametrize("num_steps", [1, 3, 30])
+def test_a_split_computes_from_the_front_until_it_meets_the_kv_that_comes_from_the_end(
+    num_steps: int,
+) -> None:
     world = two_workers()
     client = moving_by(world, "split")
     has_parts(world)
-    for _ in range(3):
+    for _ in range(num_steps):
         world.step("b")
     assert engine(world, B).num_computed > 0, "it waits for the KV"
     finishes(world, client)
     record = only_record(world)
     assert (record.method, record.outcome) == ("split", "done")
-    half = (NUM_PROMPT + NUM_OUTPUT) // 2
-    assert half - 2 <= record.kv_tokens <= half + 2 and engine(world, B).num_imported == record.kv_tokens
+    assert record.kv_tokens + record.computed_tokens == NUM_PROMPT + NUM_OUTPUT - 1
+    assert engine(world, B).num_imported == record.kv_tokens
+    assert (record.kv_tokens == 0) == (num_steps == 30), "a slow link leaves all to the destination"
+
+
+@pytest.mark.parametrize("method", ["tokens", "kv", "split"])
+def test_a_source_that_has_stopped_ships_as_well(method: str) -> None:
+    world = two_workers()
+    client = running_on_a(world, NUM_OUTPUT)
+    world.move("r1", "b", replace(LIMITS, live=False), method)
+    finishes(world, client)
+    record = only_record(world)
+    assert (record.method, record.outcome, record.is_live) == (method, "done", False)
+    assert (record.kv_tokens > 0) == (method != "tokens") == (record.kv_bytes > 0)
+    assert record.kv_tokens + record.computed_tokens in (record.context_tokens, record.context_tokens - 1)
+    assert record.actual and record.actual.ready_s == record.pause_s
+
+
+@pytest.mark.parametrize("who", ["a", "b"])
+@pytest.mark.parametrize("method", ["kv", "split"])
+def test_an_end_that_dies_after_the_handover_with_kv_under_way_costs_no_token(who: str, method: str) -> None:
+    world = two_workers()
+    client = running_on_a(world, NUM_OUTPUT)
+    world.move("r1", "b", replace(LIMITS, live=False), method)
+    has_parts(world)
+    world.crash(who)
+    finishes(world, client)
+
+
+def test_what_is_drawn_while_the_kv_is_on_the_way_is_shipped_too() -> None:
+    world = two_workers(costs=QUICK_LINK)
+    client = moving_by(world, "kv")
+    has_parts(world)
+    for _ in range(4):
+        world.step("a")
+        world.nodes[A].take_report()
+    finishes(world, client)
+    record = only_record(world)
+    assert (record.method, record.outcome) == ("kv", "done")
+    assert record.kv_tokens > NUM_PROMPT + NUM_OUTPUT
 
 
 def test_the_source_goes_on_drawing_while_its_kv_is_on_the_way() -> None:
@@ -109,7 +153,7 @@ def test_no_more_than_the_window_is_under_way() -> None:
         world.deliver("a", "b")
         while world.queue(B, A):
             world.deliver("b", "a")
-    assert seen > 4
+    assert seen > 3
     finishes(world, client)
     assert only_record(world).method == "kv"
 
@@ -158,7 +202,7 @@ def corrupt_a_chunk(world: World) -> None:
 
 
 def claim_too_much(world: World) -> None:
-    change_next(world, total=kv.MAX_KV_BYTES + 1)
+    change_next(world, total=kv.MAX_BLOCK_BYTES + 1)
 
 
 def claim_another_size(world: World) -> None:

@@ -11,9 +11,8 @@ from godwit.protocol import events as ev
 from godwit.protocol.coordinator import COORDINATOR, Coordinator, CoordinatorState
 from godwit.protocol.destination import DESTINATION, Destination, DestinationState
 from godwit.protocol.machine import Row, Table
-from godwit.protocol.messages import MoveLimits
 from godwit.protocol.source import SOURCE, Source, SourceState, begin_source
-from godwit.types import Round
+from godwit.types import MoveLimits, Round
 
 TABLES: list[Table[Any]] = [SOURCE, DESTINATION, COORDINATOR]
 LIMITS = MoveLimits(

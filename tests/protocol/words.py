@@ -48,10 +48,16 @@ _WORDS: dict[type[Message], Callable[[Any], str]] = {
     m.Abandon: lambda x: f"{x.move}: {x.reason}",
     m.Resumed: lambda x: f"{x.move} up to {x.num_output}",
     m.Declined: lambda x: f"{x.move}: {x.reason}",
-    m.KvWanted: lambda x: f"{x.move} from byte {x.offset} on",
-    m.KvPart: lambda x: f"{x.move} bytes {span(x.offset, len(x.data))} of {x.total}",
-    m.KvFailed: lambda x: f"{x.move}: {x.reason}",
-    m.KvDone: lambda x: f"{x.move}" + (f": {x.problem}" if x.problem else ""),
+    m.KvWanted: lambda x: f"{x.move} from byte {x.num_bytes} on",
+    m.KvPart: lambda x: (
+        f"{x.move} tokens {span(x.kv.first, x.kv.last - x.kv.first)}, "
+        f"bytes {span(x.offset, len(x.data))} of {x.total}"
+    ),
+    m.KvEnd: lambda x: f"{x.move}" + (f": {x.problem}" if x.problem else ""),
+    m.KvDone: lambda x: f"{x.move}",
+    m.KvTaken: lambda x: (
+        f"{x.move}: {x.report.num_tokens} tokens" + (f", {x.report.problem}" if x.report.problem else "")
+    ),
     m.Relayed: lambda x: f"for {x.peer}: {describe(x.message)}",
 }
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import msgspec
 
 from godwit.costs.choice import MoveCosts
-from godwit.costs.crossover import MigrationCost, Server
-from godwit.costs.kv import KvSize
+from godwit.costs.constants import Constant
+from godwit.costs.known import Constants, PairConstants, ServerConstants
 from godwit.protocol import wire
 from godwit.protocol.coordinator import CoordinatorState
 from godwit.protocol.entry import MoveRecord
@@ -21,7 +21,6 @@ from godwit.protocol.messages import (
     Left,
     Load,
     Message,
-    MoveLimits,
     PeerHello,
     PeerMessage,
     Relayed,
@@ -36,6 +35,7 @@ from godwit.types import (
     ModelInfo,
     ModelName,
     MoveId,
+    MoveLimits,
     Prompt,
     RequestId,
     Sampling,
@@ -52,7 +52,10 @@ MODEL = ModelName("m")
 NUM_PROMPT = 7
 PREPARE_TIMEOUT_S, MOVE_TIMEOUT_S, PLACEMENT_TIMEOUT_S = 10.0, 10.0, 30.0
 LIMITS = MoveLimits(timeout_s=MOVE_TIMEOUT_S, patience_rounds=3)
-COSTS = MoveCosts(MigrationCost(0.0, 0.0), {MODEL: Server(100.0, 1e4, KvSize.linear(100))})
+COSTS = Constants(
+    PairConstants(Constant(0.0), Constant(1e4)),
+    ServerConstants(Constant(100.0), Constant(0.0), kv_bytes_per_token=Constant(100.0)),
+)
 """Shipping and computing a token take equally long, so that a split has two halves."""
 
 Link = tuple[WorkerId, WorkerId]
@@ -88,7 +91,7 @@ class World:
             placement_timeout_s=PLACEMENT_TIMEOUT_S,
             on_record=self.records.append,
             now=lambda: self.now,
-            costs=COSTS,
+            costs=MoveCosts(COSTS),
         )
 
     # --- workers and links ----------------------------------------------------------------------------------

@@ -278,7 +278,9 @@ def test_metrics() -> None:
         async with served() as at:
             await post(at, {**CHAT, "stream": True})
             await post(at, {**CHAT, "foo": 1})
-            at.metrics.watch(num_queued=lambda: 3, num_running=lambda: 4)
+            at.metrics.watch(num_queued=lambda: 3, num_running=lambda: 4, bias_s={"ready": lambda: -0.5})
+            at.metrics.prediction_error("kv", "transfer", 0.02)
+            at.metrics.prediction_error("kv", "ready", 0.3)
             at.metrics.migration("recompute", "done")
             at.metrics.failover()
             at.metrics.pause(0.02)
@@ -295,6 +297,9 @@ def test_metrics() -> None:
                 "godwit_failovers_total 1.0",
                 "godwit_migration_pause_seconds_count 1.0",
                 'godwit_migration_rounds_bucket{le="3.0"} 1.0',
+                'godwit_migration_prediction_error_seconds_count{method="kv",phase="transfer"} 1.0',
+                'godwit_migration_prediction_error_seconds_sum{method="kv",phase="ready"} 0.3',
+                'godwit_migration_prediction_bias_seconds{phase="ready"} -0.5',
             ]:
                 assert line in text.splitlines()
 

@@ -64,6 +64,7 @@ class Plan(Struct, frozen=True):
 
     The KV of the last `shipped_tokens` travels in `shipping_s`, the destination computes that of the tokens
     before them in `computing_s`, both at the same time, overheads included; 0 where there is nothing to do.
+    `ships_tail`: what is drawn meanwhile is shipped sooner than computed.
     """
 
     method: Method
@@ -71,6 +72,7 @@ class Plan(Struct, frozen=True):
     shipped_tokens: int
     shipping_s: float = 0.0
     computing_s: float = 0.0
+    ships_tail: bool = False
 
 
 class MigrationCost(Struct, frozen=True):
@@ -148,7 +150,9 @@ class MigrationCost(Struct, frozen=True):
                 return self.unplanned(context_tokens, destination)
             case Method.KV:
                 seconds = self.kv_transfer(context_tokens, source, destination)
-                return Plan(Method.KV, seconds, context_tokens, seconds, 0.0)
+                bandwidth = min(source.bandwidth_bytes_per_s, destination.bandwidth_bytes_per_s)
+                ships_tail = source.kv.final_bytes_per_token / bandwidth < 1 / destination.prefill_tps
+                return Plan(Method.KV, seconds, context_tokens, seconds, 0.0, ships_tail)
             case Method.SPLIT:
                 return self.split(context_tokens, source, destination)
         assert_never(method)

@@ -7,7 +7,7 @@ the robust line is Theil's and Sen's, the median of the slopes between all pairs
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import median, median_low
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +108,8 @@ def fit_affine_robust(xs: Sequence[float], ys: Sequence[float]) -> AffineFit:
 class OnlineLine:
     """A line that is refitted to the latest `window` points; `prior` is what is assumed until there are some.
 
-    Costs are never negative and never shrink with x, so neither do they here. Not thread-safe.
+    Costs are never negative and never shrink with x, so neither do they here. A `prior` that is replaced
+    counts from the next point on. Not thread-safe.
     """
 
     prior: Line
@@ -224,5 +225,7 @@ def _cost_line(xs: Sequence[float], ys: Sequence[float], prior: Line) -> Line:
                 return fit.line
             return Line(0.0, median(y / x for x, y in zip(xs, ys, strict=True) if x > 0))
     ratios = (y / prior.at(x) for x, y in zip(xs, ys, strict=True) if prior.at(x) > 0)
-    scale = median((1.0, *ratios))
+    # The lower one: who doubts a first slow point finds out with the next, while a way that is held to be
+    # slow after an accident is never taken again, and stays slow for want of points.
+    scale = median_low((1.0, *ratios))
     return Line(prior.intercept * scale, prior.slope * scale)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import structlog
 
+from godwit.engines.awaiting import AwaitedKv, Block
 from godwit.engines.inbox import Inbox
 from godwit.engines.runner import Runner
 from godwit.engines.sequence import OpenRound, Phase, Plan, SequenceState, plan_step
@@ -23,7 +24,7 @@ from godwit.ports import (
     OnStep,
     SequenceSpec,
 )
-from godwit.types import ChatMessage, KvRange, ModelInfo, RequestId, Sampling, TokenId
+from godwit.types import ChatMessage, KvOffer, KvRange, ModelInfo, RequestId, Round, Sampling, TokenId
 
 _log = structlog.get_logger(__name__)
 
@@ -145,10 +146,10 @@ class BatchingEngine:
 
     # Commands. Each is a closure that runs in the engine's thread.
 
-    def open(self, request: RequestId, sequence: SequenceSpec, awaits: KvRange | None = None) -> None:
+    def open(self, request: RequestId, sequence: SequenceSpec, awaits: KvOffer | None = None) -> None:
         num_tokens = len(sequence.prompt_ids) + len(sequence.output_ids)
-        if awaits is not None and not 0 <= awaits.first < awaits.last < num_tokens:
-            raise InvariantBrokenError(f"{request} of {num_tokens} tokens cannot await {awaits}")
+        if awaits is not None and not 0 <= awaits.kv.first < awaits.kv.last < num_tokens:
+            raise InvariantBrokenError(f"{request} of {num_tokens} tokens cannot await {awaits.kv}")
         with self._guard:
             if self._is_closed or self._failure is not None:
                 raise EngineError(self._failure or "the engine is closed")
@@ -163,8 +164,11 @@ class BatchingEngine:
     def export_kv(self, request: RequestId, kv: KvRange) -> None:
         self._inbox.put(lambda: self._do_export(request, kv))
 
-    def import_kv(self, request: RequestId, data: bytearray | None) -> None:
-        self._inbox.put(lambda: self._with(request, lambda s: self._do_import(s, data)))
+    def import_kv(self, request: RequestId, kv: KvRange, data: bytearray) -> None:
+        self._inbox.put(lambda: self._with(request, lambda s: self._do_import(s, Block(kv, data))))
+
+    def stop_awaiting(self, request: RequestId) -> None:
+        self._inbox.put(lambda: self._with(request, self._do_stop_awaiting))
 
     def append(self, request: RequestId, ids: Sequence[TokenId]) -> None:
         self._inbox.put(lambda: self._with(request, lambda s: self._do_append(s, tuple(ids))))
@@ -226,9 +230,9 @@ class BatchingEngine:
         for state, span in plan.spans:
             state.num_computed = span.start + len(span.ids)
             state.turn = self._next_turn()
+            state.computing_s += now_s - started_s
+            self._take_kv(state)
             self._finish_rounds(state, now_s)
-            if state.can_import:
-                self._import(state)
 
     def _finish_rounds(self, state: SequenceState, now_s: float) -> None:
         """Report a finished round and begin the next one where tokens came in meanwhile."""
@@ -297,12 +301,12 @@ class BatchingEngine:
             act(state)
 
     def _do_open(
-        self, request: RequestId, spec: SequenceSpec, awaits: KvRange | None, start_s: float
+        self, request: RequestId, spec: SequenceSpec, awaits: KvOffer | None, start_s: float
     ) -> None:
         tokens = [*spec.prompt_ids, *spec.output_ids]
         first = OpenRound(0, len(tokens), start_s)
         state = SequenceState(request, self._free.pop(), spec, tokens, first, self._next_turn())
-        state.awaits = awaits
+        state.awaited = None if awaits is None else AwaitedKv(awaits)
         self._sequences[request] = state
         try:
             self._runner.open(state.slot, spec)
@@ -322,7 +326,7 @@ class BatchingEngine:
             self._fail(state, error)
             return
         state.tokens.extend(ids)
-        if state.round is None or state.round.first == state.num_computed:
+        if state.round is None or (state.awaited is None and state.round.first == state.num_computed):
             # Nothing of the round is computed yet: whatever came in by now belongs to it.
             begin_s = self._clock() if state.round is None else state.round.start_s
             state.round = OpenRound(state.num_computed, len(state.tokens), begin_s)
@@ -339,35 +343,41 @@ class BatchingEngine:
         except GodwitError as error:
             self._events.append(KvExported(request, kv, bytearray(), error.message))
 
-    def _do_import(self, state: SequenceState, data: bytearray | None) -> None:
-        if state.awaits is None:
-            return
-        if data is None:
-            state.awaits, state.arrived = None, None
-            self._events.append(KvImported(state.request, 0.0, "it did not come"))
-            return
-        state.arrived = data
-        if state.can_import:
-            self._import(state)
+    def _do_import(self, state: SequenceState, block: Block) -> None:
+        if state.awaited is not None:
+            state.awaited.put(block)
+            self._take_kv(state)
 
-    def _import(self, state: SequenceState) -> None:
-        """Take the KV that is here; what the runner refuses is computed like any other tokens."""
-        kv, data = state.awaits, state.arrived
-        if kv is None or data is None:
-            raise InvariantBrokenError(f"{state.request} has no KV to import")
-        state.awaits, state.arrived = None, None
-        started_s, problem = self._clock(), None
-        try:
-            self._runner.import_kv(state.slot, kv, data)
-        except GodwitError as error:
-            problem = error.message
-        else:
-            state.num_computed = kv.last
-            if (round_ := state.round) is not None:
-                # What was not computed is not of the round's tokens, nor is the wait for it of its seconds.
-                begin_s = self._clock() if kv.first == 0 else round_.start_s
-                state.round = OpenRound(round_.first + kv.last - kv.first, round_.target, begin_s)
-        self._events.append(KvImported(state.request, self._clock() - started_s, problem))
+    def _do_stop_awaiting(self, state: SequenceState) -> None:
+        if state.awaited is not None:
+            state.awaited.is_over = True
+            self._take_kv(state)
+
+    def _take_kv(self, state: SequenceState) -> None:
+        """Take the awaited KV whose turn it is; what the runner refuses is computed like any other tokens."""
+        awaited, round_ = state.awaited, state.round
+        if awaited is None:
+            return
+        first, problem = state.num_computed, None
+        while problem is None and (block := awaited.take(state.num_computed)) is not None:
+            try:
+                self._runner.import_kv(state.slot, block.kv, block.data)
+                state.num_computed = block.kv.last
+            except GodwitError as error:
+                problem = error.message
+        is_last = problem is not None or awaited.is_done(state.num_computed)
+        if is_last:
+            state.awaited = None
+        if not is_last and state.num_computed == first:
+            return
+        num_before = 0 if round_ is None else first - round_.first
+        if round_ is not None and (state.num_computed > first or not num_before):
+            # What was not computed is not of the round's tokens, nor is the wait for it of its seconds.
+            target = round_.target if round_.target > state.num_computed else len(state.tokens)
+            state.round = OpenRound(state.num_computed, target, self._clock())
+        computed, state.computing_s = Round(num_before, state.computing_s), 0.0
+        kv = KvRange(first, state.num_computed)
+        self._events.append(KvImported(state.request, kv, computed, is_last, problem))
 
     def _do_generate(self, state: SequenceState) -> None:
         state.phase, state.hold_at = Phase.GENERATING, None

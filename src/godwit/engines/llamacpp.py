@@ -169,9 +169,10 @@ class LlamaRunner:
         api, spare = self._api, self._slots + 1
         try:
             size = api.llama_state_seq_set_data(self._context, _pointer(data), len(data), spare)
-            # Under a sliding window the older part of a range may be gone, but its end is always there.
+            # Under a sliding window the older part of a range is gone, or even all of it.
             end = api.llama_memory_seq_pos_max(self._memory, spare) + 1
-            if size != len(data) or end != kv.last:
+            is_gone = end == 0 and api.llama_model_n_swa(self._model) > 0
+            if size != len(data) or not (end == kv.last or is_gone):
                 raise EngineError(f"llama.cpp took {size} of {len(data)} bytes of KV, up to token {end}")
             api.llama_memory_seq_cp(self._memory, spare, slot, -1, -1)
         finally:

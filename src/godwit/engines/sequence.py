@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
+from godwit.engines.awaiting import AwaitedKv
 from godwit.engines.runner import Span
 from godwit.ports import SequenceSpec
-from godwit.types import KvRange, RequestId, TokenId
+from godwit.types import RequestId, TokenId
 
 TAIL_TOKENS = 8  # pending tails up to this long ride along with the decodes instead of queueing for the chunk
 
@@ -43,8 +44,8 @@ class SequenceState:
     hold_at: int | None = None
     pace: float = 1.0
     not_before_s: float = 0.0
-    awaits: KvRange | None = None
-    arrived: bytearray | None = None
+    awaited: AwaitedKv | None = None
+    computing_s: float = 0.0  # in passes since the last KV was taken
 
     @property
     def num_output(self) -> int:
@@ -52,18 +53,11 @@ class SequenceState:
 
     @property
     def target(self) -> int:
-        """How many tokens to compute for now: up to KV that is awaited; a held one to its round's end."""
+        """How many tokens to compute for now: towards KV that is awaited; a held one to its round's end."""
         if self.phase is Phase.ENDED or (self.phase is Phase.HELD and self.round is None):
             return self.num_computed
-        if self.awaits is not None:
-            return self.awaits.first
-        return self.round.target if self.phase is Phase.HELD and self.round else len(self.tokens)
-
-    @property
-    def can_import(self) -> bool:
-        """Whether awaited KV is here, and all before it is computed."""
-        has_both = self.awaits is not None and self.arrived is not None
-        return has_both and self.awaits is not None and self.num_computed == self.awaits.first
+        goal = self.round.target if self.phase is Phase.HELD and self.round else len(self.tokens)
+        return goal if self.awaited is None else self.awaited.limit(self.num_computed, goal)
 
     @property
     def is_ready_to_draw(self) -> bool:

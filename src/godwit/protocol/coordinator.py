@@ -19,7 +19,7 @@ from godwit.protocol.events import (
     Tick,
 )
 from godwit.protocol.machine import Row, Step, Table
-from godwit.protocol.messages import MoveLimits
+from godwit.types import MoveLimits
 
 
 class CoordinatorState(Enum):

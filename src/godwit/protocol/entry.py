@@ -7,17 +7,28 @@ from msgspec import Struct
 from godwit.ports import Sink
 from godwit.protocol.coordinator import Coordinator, CoordinatorState
 from godwit.protocol.journal import Journal
-from godwit.types import KvReport, ModelName, MoveId, Phases, Prompt, RequestId, Round, Sampling, WorkerId
+from godwit.types import (
+    KvPlan,
+    KvReport,
+    ModelName,
+    MoveId,
+    Phases,
+    Prompt,
+    RequestId,
+    Round,
+    Sampling,
+    WorkerId,
+)
 
 
 class MovePlan(Struct, frozen=True):
-    """How a move is to be made: the KV from token `kv_first` on is shipped (None: none is).
+    """How a move is to be made: how KV is shipped, None where only tokens are.
 
     `predicted` says how long its parts will take, None where nothing predicts it.
     """
 
     method: str = "tokens"
-    kv_first: int | None = None
+    kv: KvPlan | None = None
     predicted: Phases | None = None
 
 
@@ -82,14 +93,25 @@ class Moving:
     @property
     def actual(self) -> Phases:
         """What its parts took, as far as that is known."""
-        compute_s = self.rounds[0].seconds if self.rounds else None
         ready_s = self.ready_s if self.machine.limits.live else self.pause_s
-        return Phases(None if self.kv is None else self.kv.seconds, compute_s, ready_s)
+        computed = self.computed
+        transfer_s = None if self.kv is None else self.kv.seconds
+        return Phases(
+            transfer_s, computed.seconds if computed.tokens and computed.seconds > 0 else None, ready_s
+        )
+
+    @property
+    def computed(self) -> Round:
+        """What the destination computed before it first had all; no seconds where nobody told them."""
+        if self.kv is not None and self.kv.problem is None:
+            return self.kv.computed
+        # One whose source had stopped has no rounds: it goes on as soon as it has all.
+        return self.rounds[0] if self.rounds else Round(self.context_tokens, 0.0)
 
     @property
     def method(self) -> str:
         """What was done, as `MoveRecord.method` has it."""
-        if self.plan.kv_first is not None and self.kv is not None and self.kv.problem is not None:
+        if self.plan.kv is not None and self.kv is not None and self.kv.problem is not None:
             return f"{self.plan.method}→tokens"
         return self.plan.method
 

@@ -28,7 +28,6 @@ from godwit.protocol.journal import ADOPTED, GAP, TAKEN, Journal, Verdict
 from godwit.protocol.messages import (
     Accepted,
     Message,
-    MoveLimits,
     Rejected,
     RequestFailed,
     Stop,
@@ -37,7 +36,7 @@ from godwit.protocol.messages import (
     Tokens,
 )
 from godwit.protocol.moves import HeadMoves, MoveReport, Observer
-from godwit.types import ModelName, MoveId, Prompt, RequestId, Sampling, TokenPrompt, WorkerId
+from godwit.types import ModelName, MoveId, MoveLimits, Prompt, RequestId, Sampling, TokenPrompt, WorkerId
 
 RequestReport = Accepted | Rejected | Tokens | RequestFailed | MoveReport
 _TRY_ELSEWHERE = (NoFreeSlotError.code, ModelLoadError.code)

@@ -1,7 +1,9 @@
 """The moves to a worker: reserves slots, feeds the destination machines and performs their effects."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from godwit.errors import GodwitError, InvariantBrokenError
 from godwit.ports import Clock, Computed, Engine, Instances, KvImported
@@ -17,15 +19,16 @@ from godwit.protocol.events import (
     ResumeArrived,
     Tick,
 )
-from godwit.protocol.kv import SILENCE_S, KvReceiving, start_digest
+from godwit.protocol.kv import SILENCE_S, BlockDigests, KvReceiving
 from godwit.protocol.messages import (
     Abandon,
     Append,
     Commit,
     Declined,
     KvDone,
-    KvFailed,
+    KvEnd,
     KvPart,
+    KvTaken,
     KvWanted,
     PeerMessage,
     Prepare,
@@ -35,14 +38,15 @@ from godwit.protocol.messages import (
     Resumed,
 )
 from godwit.protocol.running import Running, SendHead, SendPeer
-from godwit.types import Epoch, KvOffer, ModelName, MoveId, RequestId, Round, Token, WorkerId
+from godwit.types import Epoch, KvOffer, KvReport, ModelName, MoveId, RequestId, Round, Token, WorkerId
 
 
 @dataclass(slots=True)
 class Incoming:
     """One move: its order, its machine, what has arrived, and whether its model was loaded for it.
 
-    `kv` is on its way here; `kv_refusal` says why KV that was offered is not wanted.
+    `kv` is on its way here, since `offered_s`; `kv_report` is what became of it so far, `kv_refusal` why it
+    is not wanted.
     """
 
     order: Prepare
@@ -53,15 +57,21 @@ class Incoming:
     last_round: KvReady | None = None
     kv: KvReceiving | None = None
     kv_refusal: str | None = None
+    kv_report: KvReport = field(default_factory=KvReport)
+    offered_s: float = 0.0
 
 
 class DestinationMoves:
-    """All moves for which this worker is the destination."""
+    """All moves for which this worker is the destination.
+
+    `send_head` comes after the tokens of the engine step that is being taken, `send_head_first` before them.
+    """
 
     def __init__(
         self,
         instances: Instances,
         send_head: SendHead,
+        send_head_first: SendHead,
         send_peer: SendPeer,
         adopt: Callable[[Running], None],
         free: Callable[[Running], None],
@@ -69,6 +79,7 @@ class DestinationMoves:
     ) -> None:
         self._instances = instances
         self._send_head = send_head
+        self._send_head_first = send_head_first
         self._send_peer = send_peer
         self._adopt = adopt
         self._free_running = free
@@ -107,13 +118,11 @@ class DestinationMoves:
         else:
             self._unload_unless_wanted(incoming.order.model)
 
-    def on_peer(
-        self, sender: WorkerId, message: Resume | Append | Commit | Abandon | KvPart | KvFailed
-    ) -> None:
+    def on_peer(self, sender: WorkerId, message: Resume | Append | Commit | Abandon | KvPart | KvEnd) -> None:
         """A message of the source; one for a move unknown here is declined, another worker's too."""
         incoming = self._by_move.get(message.move)
         if incoming is None or incoming.order.source != sender:
-            if not isinstance(message, Abandon | KvPart | KvFailed):
+            if not isinstance(message, Abandon | KvPart | KvEnd):
                 self._send_peer(sender, None, Declined(message.move, "no such move here"))
             return
         match message:
@@ -130,8 +139,8 @@ class DestinationMoves:
                 self._feed(incoming, PeerGone(message.reason))
             case KvPart():
                 self._on_kv_part(incoming, message)
-            case KvFailed() if incoming.kv is None or not incoming.kv.is_whole:
-                self._without_kv(incoming, message.reason)
+            case KvEnd():
+                self._end_kv(incoming, message.problem)
 
     def _on_resume(self, incoming: Incoming, message: Resume) -> None:
         engine = self._instances.get(incoming.order.model)
@@ -152,6 +161,7 @@ class DestinationMoves:
                     list(message.output),
                     message.journaled,
                 )
+                incoming.kv_refusal = message.kv_problem
                 if message.kv is not None:
                     self._consider_kv(incoming, incoming.running, message.kv)
         self._feed(incoming, ResumeArrived(len(message.output), refusal))
@@ -163,32 +173,62 @@ class DestinationMoves:
         elif not 0 <= offer.kv.first < offer.kv.last < len(ids):
             incoming.kv_refusal = f"{len(ids)} tokens have no KV up to {offer.kv.last} before them"
         else:
-            incoming.kv = KvReceiving(offer, start_digest(engine.info.digest, offer, ids), self._now())
+            incoming.offered_s = self._now()
+            digests = BlockDigests(engine.info.digest, offer, ids)
+            incoming.kv = KvReceiving(offer, digests, incoming.offered_s)
 
     def _on_kv_part(self, incoming: Incoming, part: KvPart) -> None:
         kv, running = incoming.kv, incoming.running
-        if kv is None or running is None or kv.is_whole:
+        if kv is None or running is None:
             return
-        if (problem := kv.take(part, self._now())) is not None:
-            self._without_kv(incoming, problem)
-        elif kv.is_whole:
-            data, kv.data = kv.data, bytearray()
-            running.engine.import_kv(running.sequence, data)
-        else:
+        ids, now = (*running.prompt_ids, *running.spec.output_ids), self._now()
+        num_before, block = kv.num_received, kv.take(part, ids, now)
+        if isinstance(block, str):
+            self._without_kv(incoming, block)
+            return
+        if kv.num_received > num_before:
+            seconds = now - incoming.offered_s
+            incoming.kv_report = replace(incoming.kv_report, num_bytes=kv.num_received, seconds=seconds)
             self._to_source(incoming, KvWanted(incoming.order.move, kv.num_received))
+        if block is not None:
+            running.engine.import_kv(running.sequence, *block)
+
+    def _end_kv(self, incoming: Incoming, problem: str | None) -> None:
+        """No more will come: what is missing is computed."""
+        if incoming.kv is None or incoming.running is None or incoming.kv.is_all:
+            return
+        if problem is not None:
+            self._without_kv(incoming, problem)
+        else:
+            incoming.kv.is_all = True
+            incoming.running.engine.stop_awaiting(incoming.running.sequence)
 
     def _without_kv(self, incoming: Incoming, problem: str) -> None:
         """Compute what was to be shipped; nothing is lost, for its tokens are here."""
         if incoming.kv is not None and incoming.running is not None:
-            incoming.kv = None
-            incoming.running.engine.import_kv(incoming.running.sequence, None)
-            self._to_source(incoming, KvDone(incoming.order.move, problem))
+            incoming.running.engine.stop_awaiting(incoming.running.sequence)
+            self._kv_done(incoming, problem)
+
+    def _kv_done(self, incoming: Incoming, problem: str | None) -> None:
+        """Tell both what became of the KV: the source stops sending, the head keeps the record."""
+        incoming.kv = None
+        incoming.kv_report = replace(incoming.kv_report, problem=problem)
+        self._to_source(incoming, KvDone(incoming.order.move))
+        # Before the first token, with which the head closes the record.
+        self._send_head_first(KvTaken(incoming.order.move, incoming.kv_report))
 
     def imported(self, event: KvImported) -> None:
-        """The engine has taken the KV that was shipped, or refused it."""
-        if (incoming := self._of_sequence(event.request)) and incoming.kv is not None:
-            incoming.kv = None
-            self._to_source(incoming, KvDone(incoming.order.move, event.problem))
+        """The engine has taken KV that was shipped, refused it, or needs no more."""
+        if (incoming := self._of_sequence(event.request)) is None or incoming.kv is None:
+            return
+        report = incoming.kv_report
+        num_tokens = report.num_tokens + event.kv.last - event.kv.first
+        computed = Round(
+            report.computed.tokens + event.computed.tokens, report.computed.seconds + event.computed.seconds
+        )
+        incoming.kv_report = replace(report, num_tokens=num_tokens, computed=computed)
+        if event.is_last or event.problem is not None:
+            self._kv_done(incoming, event.problem)
 
     def computed(self, event: Computed) -> None:
         """The engine did a round for a held sequence."""
@@ -227,12 +267,13 @@ class DestinationMoves:
     def peer_gone(self, peer: WorkerId, reason: str) -> None:
         """The link to `peer` broke."""
         for incoming in [m for m in self._by_move.values() if m.order.source == peer]:
+            self._without_kv(incoming, reason)
             self._feed(incoming, PeerGone(reason))
 
     def tick(self, now: float) -> None:
         for incoming in list(self._by_move.values()):
             kv = incoming.kv
-            if kv is not None and not kv.is_whole and now >= kv.heard_s + SILENCE_S:
+            if kv is not None and not kv.is_all and now >= kv.heard_s + SILENCE_S:
                 self._without_kv(incoming, "it did not come")
             self._feed(incoming, Tick(now))
 
@@ -275,7 +316,7 @@ class DestinationMoves:
             raise InvariantBrokenError("a round before its tokens")
         try:
             running.engine.check(running.spec)
-            awaits = None if incoming.kv is None else incoming.kv.offer.kv
+            awaits = None if incoming.kv is None else incoming.kv.offer
             running.engine.open(running.sequence, running.spec, awaits)
         except GodwitError as error:
             incoming.running = None
@@ -284,7 +325,7 @@ class DestinationMoves:
         if incoming.kv is not None:
             self._to_source(incoming, KvWanted(incoming.order.move, 0))
         elif incoming.kv_refusal is not None:
-            self._to_source(incoming, KvDone(incoming.order.move, incoming.kv_refusal))
+            self._kv_done(incoming, incoming.kv_refusal)
 
     def _free(self, incoming: Incoming) -> None:
         if incoming.running is not None:

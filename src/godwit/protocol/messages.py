@@ -12,10 +12,13 @@ from godwit.types import (
     Alternative,
     Epoch,
     KvOffer,
+    KvPlan,
+    KvRange,
     KvReport,
     ModelInfo,
     ModelName,
     MoveId,
+    MoveLimits,
     Prompt,
     RequestId,
     Round,
@@ -121,20 +124,26 @@ class Refused(Message, frozen=True):
     reason: str
 
 
+class KvTaken(Message, frozen=True):
+    """What became of the KV of a move, from its destination."""
+
+    move: MoveId
+    report: KvReport
+
+
 class MoveFailed(Message, frozen=True):
     """The source gave the move up and carries on with the request."""
 
     move: MoveId
     reason: str
     rounds: tuple[Round, ...]
-    kv: KvReport | None = None
 
 
 class Migrated(Message, frozen=True):
     """The source stopped at output `num_output`, having told the destination to continue.
 
     `gap_tokens` is how many tokens' KV the destination still lacked when the source stopped; `ready_s` after
-    the move's start it had had the KV of all that were known then.
+    the move's start it had had the KV of all that were known then, None where it had not.
     """
 
     move: MoveId
@@ -142,7 +151,6 @@ class Migrated(Message, frozen=True):
     gap_tokens: int
     rounds: tuple[Round, ...]
     ready_s: float | None = None
-    kv: KvReport | None = None
 
 
 class InDoubt(Message, frozen=True):
@@ -211,30 +219,10 @@ class Prepare(Message, frozen=True):
     timeout_s: float
 
 
-class MoveLimits(Struct, frozen=True):
-    """When rounds end: see docs/architecture.md, "Rounds".
-
-    A round of at most `shadow_tokens` is a shadow round; `max_rounds` bounds the larger ones and
-    `max_shadow_rounds` these. While shadowing, the source takes `pace` times its usual time for a token, and
-    every `patience_rounds` one token more is an acceptable gap, up to `pause_budget_steps`. `timeout_s`
-    bounds each phase. With `live` False the source stops first and the destination recomputes everything
-    after (the baseline of `godwit bench pause`).
-    """
-
-    max_rounds: int = 8
-    pause_budget_steps: float = 2.0
-    shadow_tokens: int = 4
-    max_shadow_rounds: int = 64
-    patience_rounds: int = 6
-    pace: float = 1.3
-    timeout_s: float = 60.0
-    live: bool = True
-
-
 class Migrate(Message, frozen=True):
     """Move a request to `destination`, which is prepared; `journaled` output tokens are safe at the head.
 
-    The KV of the context from token `kv_first` on is to be shipped; None: only tokens are.
+    With `kv` its KV is to be shipped too.
     """
 
     move: MoveId
@@ -244,7 +232,7 @@ class Migrate(Message, frozen=True):
     peer_url: str | None
     journaled: int
     limits: MoveLimits
-    kv_first: int | None = None
+    kv: KvPlan | None = None
 
 
 class AbortMove(Message, frozen=True):
@@ -277,7 +265,8 @@ class Leave(Message, frozen=True):
 class Resume(Message, frozen=True):
     """The first round: everything the destination needs to continue the request.
 
-    With `kv` the source offers the KV of a range; KvWanted or KvDone follows.
+    With `kv` the source offers the KV of a range, KvWanted or KvDone follows; `kv_problem` is why it does not
+    although it should.
     """
 
     move: MoveId
@@ -289,6 +278,7 @@ class Resume(Message, frozen=True):
     sampling: Sampling
     journaled: int
     kv: KvOffer | None = None
+    kv_problem: str | None = None
 
 
 class Append(Message, frozen=True):
@@ -330,34 +320,37 @@ class Declined(Message, frozen=True):
 
 
 class KvWanted(Message, frozen=True):
-    """The destination has the KV's first `offset` bytes: send what follows, as far as the window goes."""
+    """The destination wants the KV, and has `num_bytes` of it: send on, as far as the window goes."""
 
     move: MoveId
-    offset: int
+    num_bytes: int
 
 
 class KvPart(Message, frozen=True):
-    """Bytes from `offset` on of `total`; the last part has the digest. Never relayed by the head."""
+    """Bytes from `offset` on of the `total` of the block `kv`; its last part has the digest.
+
+    Never relayed by the head.
+    """
 
     move: MoveId
+    kv: KvRange
     offset: int
     total: int
     data: memoryview
     digest: bytes
 
 
-class KvFailed(Message, frozen=True):
-    """The source ships no KV (any more): the destination computes it itself."""
+class KvEnd(Message, frozen=True):
+    """The source has sent all the KV that it is going to, or (with a `problem`) all that it can."""
 
     move: MoveId
-    reason: str
+    problem: str | None = None
 
 
 class KvDone(Message, frozen=True):
-    """The destination has taken the KV, or (with a `problem`) does without it."""
+    """The destination needs no (more) KV."""
 
     move: MoveId
-    problem: str | None
 
 
 class PeerHello(Message, frozen=True):
@@ -367,7 +360,7 @@ class PeerHello(Message, frozen=True):
     incarnation: int
 
 
-PeerMessage = Resume | Append | Commit | Abandon | Resumed | Declined | KvWanted | KvFailed | KvDone
+PeerMessage = Resume | Append | Commit | Abandon | Resumed | Declined | KvWanted | KvEnd | KvDone
 
 
 class Relayed(Message, frozen=True):
@@ -389,6 +382,7 @@ FromWorker = (
     | Refused
     | MoveFailed
     | Migrated
+    | KvTaken
     | InDoubt
     | Left
     | Relayed

@@ -22,19 +22,19 @@ from godwit.protocol.messages import (
     AbortMove,
     InDoubt,
     Keep,
+    KvTaken,
     Message,
     Migrate,
     Migrated,
     MoveFailed,
-    MoveLimits,
     Prepare,
     Prepared,
     Refused,
     Release,
 )
-from godwit.types import ModelName, MoveId, RequestId, WorkerId
+from godwit.types import ModelName, MoveId, MoveLimits, RequestId, WorkerId
 
-MoveReport = Prepared | Refused | MoveFailed | Migrated | InDoubt
+MoveReport = Prepared | Refused | KvTaken | MoveFailed | Migrated | InDoubt
 
 
 class Observer(Protocol):
@@ -114,7 +114,7 @@ class HeadMoves:
             if isinstance(message, InDoubt):
                 self._settle_doubt(entries.get(message.request), worker, message)
             return
-        is_destination = isinstance(message, Prepared | Refused)
+        is_destination = isinstance(message, Prepared | Refused | KvTaken)
         if worker != (entry.moving.destination if is_destination else entry.moving.source):
             return
         match message:
@@ -123,13 +123,14 @@ class HeadMoves:
             case Refused():
                 self.feed(entry, DestinationFailed(message.reason))
             case MoveFailed():
-                entry.moving.rounds, entry.moving.kv = message.rounds, message.kv
+                entry.moving.rounds = message.rounds
                 self.feed(entry, SourceGaveUp(message.reason))
             case Migrated():
-                entry.moving.rounds, entry.moving.kv = message.rounds, message.kv
-                entry.moving.ready_s = message.ready_s
+                entry.moving.rounds, entry.moving.ready_s = message.rounds, message.ready_s
                 entry.moving.gap_tokens, entry.moving.num_output = message.gap_tokens, message.num_output
                 self.feed(entry, SourceStopped())
+            case KvTaken():
+                entry.moving.kv = message.report
             case InDoubt():
                 self.feed(entry, SourceInDoubt(message.reason))
 
@@ -205,7 +206,7 @@ class HeadMoves:
                     moving.peer_url,
                     len(entry.journal.output_ids),
                     moving.machine.limits,
-                    moving.plan.kv_first,
+                    moving.plan.kv,
                 )
                 self._send(moving.source, order)
             case Do.ORDER_ABORT:
@@ -239,12 +240,12 @@ class HeadMoves:
             moving.num_output,
             moving.pause_s,
             self._now() - moving.started_s,
-            kv.kv.last - kv.kv.first if kv is not None and kv.problem is None else 0,
+            kv.num_tokens if kv is not None else 0,
             kv.num_bytes if kv is not None else 0,
             kv.problem if kv is not None else None,
             entry.model,
             moving.context_tokens,
-            moving.rounds[0].tokens if moving.rounds else 0,
+            moving.computed.tokens,
             moving.machine.limits.live,
             moving.plan.predicted,
             moving.actual,

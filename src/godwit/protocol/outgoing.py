@@ -18,7 +18,7 @@ from godwit.protocol.events import (
     Stopped,
     Tick,
 )
-from godwit.protocol.kv import MAX_KV_BYTES, KvSending, start_digest
+from godwit.protocol.kv import MAX_BLOCK_BYTES, BlockDigests, KvSending
 from godwit.protocol.machine import Step
 from godwit.protocol.messages import (
     Abandon,
@@ -27,7 +27,7 @@ from godwit.protocol.messages import (
     Declined,
     InDoubt,
     KvDone,
-    KvFailed,
+    KvEnd,
     KvWanted,
     Migrate,
     Migrated,
@@ -38,7 +38,7 @@ from godwit.protocol.messages import (
 )
 from godwit.protocol.running import IsDirect, Running, SendHead, SendPeer
 from godwit.protocol.source import SOURCE, Source, begin_source
-from godwit.types import KvOffer, KvRange, KvReport, MoveId, RequestId, Round, WorkerId
+from godwit.types import KvOffer, KvPlan, KvRange, MoveId, RequestId, Round, TokenId, WorkerId
 
 KV_SHARE = 0.5
 """Of the time for the source's phase: KV that is not there by then is computed, and the move still ends."""
@@ -55,7 +55,11 @@ class Outgoing:
     num_sent: int = 0
     ready_s: float | None = None
     kv: KvSending | None = None
-    kv_report: KvReport | None = None
+
+    @property
+    def ids(self) -> tuple[TokenId, ...]:
+        """All tokens of the request; all but the last have KV."""
+        return (*self.running.prompt_ids, *(token.id for token in self.running.output))
 
 
 class SourceMoves:
@@ -93,8 +97,6 @@ class SourceMoves:
         now = self._now()
         machine, effects = begin_source(order.limits, len(running.output), now)
         outgoing = Outgoing(order, running, machine, now)
-        if order.kv_first is not None:
-            self._offer_kv(outgoing, order.kv_first)
         self._by_move[order.move] = outgoing
         self._by_request[order.request] = outgoing
         self._follow(outgoing, (machine, effects))
@@ -125,14 +127,14 @@ class SourceMoves:
     def exported(self, request: RequestId, event: KvExported) -> None:
         """The engine has copied the KV of a range."""
         outgoing = self._by_request.get(request)
-        if outgoing is None or (kv := outgoing.kv) is None or kv.data is not None or kv.offer.kv != event.kv:
+        if outgoing is None or (kv := outgoing.kv) is None:
             return
-        if event.problem is None and len(event.data) > MAX_KV_BYTES:
-            self._give_kv_up(outgoing, f"it has more than {MAX_KV_BYTES} bytes")
+        if len(event.data) > MAX_BLOCK_BYTES:
+            self._give_kv_up(outgoing, f"a block of it has more than {MAX_BLOCK_BYTES} bytes")
         elif event.problem is not None:
             self._give_kv_up(outgoing, event.problem)
-        elif not kv.is_over:
-            kv.data = event.data
+        else:
+            kv.exported(event.kv, event.data, outgoing.ids)
             self._pump(outgoing, kv)
 
     def on_peer(self, sender: WorkerId, message: Resumed | Declined | KvWanted | KvDone) -> None:
@@ -148,10 +150,9 @@ class SourceMoves:
             case Declined():
                 self._feed(outgoing, PeerGone(f"declined: {message.reason}"))
             case KvWanted():
-                self._kv_wanted(outgoing, message.offset)
+                self._kv_wanted(outgoing, message.num_bytes)
             case KvDone() if outgoing.kv is not None:
-                # Also after it was given up here: what counts is whether the destination has it.
-                outgoing.kv_report = outgoing.kv.end(self._now(), message.problem)
+                outgoing.kv.end()
 
     def peer_gone(self, peer: WorkerId, reason: str) -> None:
         """The link to `peer` broke."""
@@ -166,51 +167,51 @@ class SourceMoves:
 
     # --- KV -------------------------------------------------------------------------------------------------
 
-    def _offer_kv(self, outgoing: Outgoing, first: int) -> None:
-        """Offer the KV from token `first` up to the last token, which has none yet; or say why not."""
-        running, order = outgoing.running, outgoing.order
-        ids = (*running.prompt_ids, *(token.id for token in running.output))
-        kv = KvRange(first, len(ids) - 1)
-        layout, problem = running.engine.kv_layout, None
+    def _offer_kv(self, outgoing: Outgoing, plan: KvPlan) -> str | None:
+        """Offer the KV of all tokens but the last, which has none yet; or say why not."""
+        running, order, ids = outgoing.running, outgoing.order, outgoing.ids
+        layout = running.engine.kv_layout
         if layout is None:
-            problem = "this engine exports no ranges of KV"
-        elif not order.limits.live:
-            problem = "the source is to stop first"
-        elif not running.output:
-            problem = "the prompt is being computed"
-        elif not 0 <= first < kv.last:
-            problem = "there is none"
-        if layout is None or problem is not None:
-            outgoing.kv_report = KvReport(kv, 0, 0.0, problem)
-            return
-        offer = KvOffer(kv, layout)
+            return "this engine exports no ranges of KV"
+        if not running.output:
+            return "the prompt is being computed"
+        offer = KvOffer(KvRange(0, len(ids) - 1), layout, plan.share, plan.block_tokens)
         give_up_s = outgoing.started_s + KV_SHARE * order.limits.timeout_s
-        digest = start_digest(running.engine.info.digest, offer, ids)
-        outgoing.kv = KvSending(order.move, offer, digest, outgoing.started_s, give_up_s)
+        digests = BlockDigests(running.engine.info.digest, offer, ids)
+        ships_tail = plan.ships_tail and order.limits.live
+        outgoing.kv = KvSending(order.move, offer, ships_tail, digests, give_up_s)
+        return None
 
-    def _kv_wanted(self, outgoing: Outgoing, offset: int) -> None:
-        kv, running = outgoing.kv, outgoing.running
+    def _kv_wanted(self, outgoing: Outgoing, num_bytes: int) -> None:
+        kv = outgoing.kv
         if kv is None or kv.is_over:
             return
-        kv.num_wanted = max(kv.num_wanted, offset)
-        if kv.is_asked:
-            self._pump(outgoing, kv)
-        elif not self._is_direct(outgoing.order.destination):
+        if not kv.is_asked and not self._is_direct(outgoing.order.destination):
             self._give_kv_up(outgoing, "there is no direct link to the destination")
-        else:
-            kv.is_asked = True
-            running.engine.export_kv(running.sequence, kv.offer.kv)
+            return
+        kv.is_asked = True
+        kv.num_acked = max(kv.num_acked, num_bytes)
+        self._pump(outgoing, kv)
 
     def _pump(self, outgoing: Outgoing, kv: KvSending) -> None:
+        """Send what may be sent, and have the engine copy what comes next."""
+        running = outgoing.running
         for part in kv.parts():
             self._send_peer(outgoing.order.destination, outgoing.order.peer_url, part)
+        for wanted in kv.ranges(len(outgoing.ids) - 1):
+            running.engine.export_kv(running.sequence, wanted)
+        if kv.is_asked and not kv.is_over and kv.is_all_sent:
+            self._end_kv(outgoing, kv, None)
 
     def _give_kv_up(self, outgoing: Outgoing, reason: str) -> None:
         """Ship no (more) KV: the destination has the tokens and computes it."""
         if outgoing.kv is not None and not outgoing.kv.is_over:
-            outgoing.kv_report = outgoing.kv.end(self._now(), reason)
-            failed = KvFailed(outgoing.order.move, reason)
-            self._send_peer(outgoing.order.destination, outgoing.order.peer_url, failed)
+            self._end_kv(outgoing, outgoing.kv, reason)
+
+    def _end_kv(self, outgoing: Outgoing, kv: KvSending, problem: str | None) -> None:
+        kv.end()
+        end = KvEnd(outgoing.order.move, problem)
+        self._send_peer(outgoing.order.destination, outgoing.order.peer_url, end)
 
     # --- the machine ----------------------------------------------------------------------------------------
 
@@ -251,13 +252,12 @@ class SourceMoves:
                     machine.gap_tokens,
                     machine.rounds,
                     outgoing.ready_s,
-                    outgoing.kv_report,
                 )
                 self._send_head(done)
             case Do.SEND_IN_DOUBT:
                 self._send_head(InDoubt(order.move, order.request, order.epoch, machine.reason))
             case Do.SEND_FAILED:
-                self._send_head(MoveFailed(order.move, machine.reason, machine.rounds, outgoing.kv_report))
+                self._send_head(MoveFailed(order.move, machine.reason, machine.rounds))
             case _:
                 raise InvariantBrokenError(f"a source cannot {effect}")
 
@@ -266,7 +266,9 @@ class SourceMoves:
         self._send_peer(outgoing.order.destination, outgoing.order.peer_url, message)
 
     def _resume(self, outgoing: Outgoing) -> Resume:
-        running = outgoing.running
+        running, order, problem = outgoing.running, outgoing.order, None
+        if order.kv is not None:
+            problem = self._offer_kv(outgoing, order.kv)
         return Resume(
             outgoing.order.move,
             running.request,
@@ -275,6 +277,7 @@ class SourceMoves:
             running.prompt_ids,
             tuple(running.output),
             running.sampling,
-            outgoing.order.journaled,
+            order.journaled,
             None if outgoing.kv is None else outgoing.kv.offer,
+            problem,
         )

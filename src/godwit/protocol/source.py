@@ -20,8 +20,7 @@ from godwit.protocol.events import (
     Tick,
 )
 from godwit.protocol.machine import Row, Step, Table
-from godwit.protocol.messages import MoveLimits
-from godwit.types import Round
+from godwit.types import MoveLimits, Round
 
 
 class SourceState(Enum):

@@ -76,7 +76,9 @@ class WorkerRequests:
         self._running: dict[RequestId, Running] = {}
         self._by_sequence: dict[RequestId, Running] = {}
         self._outgoing = SourceMoves(self._queue, send_peer, is_direct, self._free, now)
-        self._incoming = DestinationMoves(instances, self._queue, send_peer, self._adopt, self._free, now)
+        self._incoming = DestinationMoves(
+            instances, self._queue, send_head, send_peer, self._adopt, self._free, now
+        )
         self._queued: list[Message] = []
         self._is_stepping = False
 

@@ -1,7 +1,7 @@
 """What the router counts, cheaply enough for every frame, and how Prometheus reads it."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import HistogramMetricFamily
@@ -93,19 +93,33 @@ class RouterMetrics(Collector):
         self._kv_bytes = Counter("godwit_migration_kv_bytes", "KV that moves shipped.", registry=registry)
         self._prediction_error = Histogram(
             "godwit_migration_prediction_error_seconds",
-            "Predicted against measured time until the destination has the context's KV.",
-            ["method"],
+            "How far predicted seconds of a move were from measured ones, by what was done and by phase.",
+            ["method", "phase"],
             buckets=PAUSE_BOUNDS_S,
+            registry=registry,
+        )
+        self._prediction_bias = Gauge(
+            "godwit_migration_prediction_bias_seconds",
+            "Median of measured - predicted seconds of the latest moves by phase; NaN before the first.",
+            ["phase"],
             registry=registry,
         )
         self._queued = Gauge("godwit_requests_queued", "Requests without a server yet.", registry=registry)
         self._running = Gauge("godwit_requests_running", "Requests on a server.", registry=registry)
         registry.register(self)
 
-    def watch(self, *, num_queued: Callable[[], float], num_running: Callable[[], float]) -> None:
-        """Read the two gauges from these at every scrape."""
+    def watch(
+        self,
+        *,
+        num_queued: Callable[[], float],
+        num_running: Callable[[], float],
+        bias_s: Mapping[str, Callable[[], float]] | None = None,
+    ) -> None:
+        """Read the gauges from these at every scrape; `bias_s` by phase of a move."""
         self._queued.set_function(num_queued)
         self._running.set_function(num_running)
+        for phase, read in (bias_s or {}).items():
+            self._prediction_bias.labels(phase).set_function(read)
 
     def request(self, path: str, status: int) -> None:
         """An HTTP request was answered; 499 means that its client left first."""
@@ -139,9 +153,9 @@ class RouterMetrics(Collector):
         """A move shipped so many bytes of KV."""
         self._kv_bytes.inc(count)
 
-    def prediction_error(self, method: str, seconds: float) -> None:
-        """The destination had the KV so much earlier or later than predicted."""
-        self._prediction_error.labels(method).observe(seconds)
+    def prediction_error(self, method: str, phase: str, seconds: float) -> None:
+        """A phase of a move took so much more or less time than predicted."""
+        self._prediction_error.labels(method, phase).observe(seconds)
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """The two histograms that are kept in plain lists."""

@@ -6,16 +6,28 @@ from dataclasses import dataclass, field
 
 from godwit.costs.choice import MoveCosts
 from godwit.costs.crossover import Method
+from godwit.costs.shipping import kv_plan
 from godwit.errors import ConflictError, GodwitError, NotFoundError, from_code
 from godwit.ports import Clock, Sink
 from godwit.protocol import messages
 from godwit.protocol.entry import Entry, MovePlan, MoveRecord
 from godwit.protocol.head import HeadLimits, HeadRequests, RequestReport
-from godwit.protocol.messages import Hello, Message, MoveLimits
+from godwit.protocol.messages import Hello, Message
 from godwit.scheduling import events
+from godwit.scheduling.observations import observation
 from godwit.scheduling.scheduler import Scheduler
 from godwit.scheduling.view import ClusterView
-from godwit.types import ModelInfo, ModelName, MoveId, Phases, Prompt, RequestId, Sampling, WorkerId
+from godwit.types import (
+    ModelInfo,
+    ModelName,
+    MoveId,
+    MoveLimits,
+    Phases,
+    Prompt,
+    RequestId,
+    Sampling,
+    WorkerId,
+)
 
 Outcome = MoveRecord | GodwitError
 
@@ -61,6 +73,7 @@ class Control:
     scheduler: Scheduler = field(init=False)
     members: dict[WorkerId, Member] = field(default_factory=dict)
     _wishes: dict[RequestId, Wish] = field(default_factory=dict)
+    _moving_loaded: set[RequestId] = field(default_factory=set)
     _events: deque[events.Event] = field(default_factory=deque)
     _is_pumping: bool = False
 
@@ -218,6 +231,10 @@ class Control:
         self.on_record(record)
         if record.method == "failover":
             return
+        both_loaded = record.request in self._moving_loaded
+        self._moving_loaded.discard(record.request)
+        if (seen := observation(record, both_loaded=both_loaded)) is not None:
+            self.costs.learn(seen)
         on = record.destination if record.outcome == "done" else None
         self._events.append(events.MoveEnded(record.request, on))
         if wish := self._wishes.pop(record.request, None):
@@ -270,15 +287,23 @@ class Control:
             return
         wish = self._wishes.get(decision.request)
         limits = wish.limits if wish else self.move_limits
-        plan = self._plan(entry, member, wish.method if wish else self.method)
+        plan = self._plan(entry, decision.source, member, wish.method if wish else self.method)
         url = member.hello.peer_url
         self.requests.move(decision.request, decision.destination, url, limits, plan, decision.reason)
 
-    def _plan(self, entry: Entry, destination: Member, method: str) -> MovePlan:
+    def _plan(self, entry: Entry, source: WorkerId, destination: Member, method: str) -> MovePlan:
         """How a request goes: KV only where the destination can be dialled, for the head carries none."""
         num_tokens = entry.journal.num_tokens
         can_ship = destination.hello.peer_url is not None and bool(entry.journal.output_ids)
-        chosen = self.costs.choose(method if can_ship else Method.TOKENS, entry.model, num_tokens)
-        first = None if chosen.shipped_tokens == 0 else num_tokens - chosen.shipped_tokens
+        to = destination.hello.worker
+        both_loaded = self._serves_others(source, entry) and self._serves_others(to, entry)
+        if both_loaded:
+            self._moving_loaded.add(entry.request)
+        method = method if can_ship else Method.TOKENS
+        chosen = self.costs.choose(method, entry.model, num_tokens, source, to, both_loaded=both_loaded)
+        kv = kv_plan(chosen, num_tokens)
         predicted = Phases(chosen.shipping_s or None, chosen.computing_s or None, chosen.seconds)
-        return MovePlan(chosen.method if first is not None else Method.TOKENS, first, predicted)
+        return MovePlan(chosen.method if kv is not None else Method.TOKENS, kv, predicted)
+
+    def _serves_others(self, worker: WorkerId, but: Entry) -> bool:
+        return any(entry.journal.owner == worker and entry is not but for entry in self.requests)
