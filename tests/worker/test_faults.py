@@ -6,7 +6,7 @@ import pytest
 
 from godwit.errors import ConfigError
 from godwit.protocol.messages import Abandon, KvPart, PeerMessage
-from godwit.types import MoveId, WorkerId
+from godwit.types import KvRange, MoveId, WorkerId
 from godwit.worker.faults import PeerFaults
 
 ME, PEER, OTHER = WorkerId("w1"), WorkerId("w2"), WorkerId("w3")
@@ -14,7 +14,7 @@ DATA = b"abcd"
 
 
 def chunk(number: int, move: str = "m") -> KvPart:
-    return KvPart(MoveId(move), number * len(DATA), 100, memoryview(DATA), b"")
+    return KvPart(MoveId(move), KvRange(0, 128), number * len(DATA), 100, memoryview(DATA), b"")
 
 
 class Rig:
@@ -38,7 +38,7 @@ class Rig:
 @pytest.mark.parametrize("fault", ["", "w2:corrupt=KvPart", "w1:exit_on=Commit"])
 def test_without_a_fault_of_its_own_all_is_handed_on(fault: str) -> None:
     rig = Rig(fault)
-    sent = [chunk(0), chunk(1), Abandon(MoveId("m"), "")]
+    sent: list[PeerMessage | KvPart] = [chunk(0), chunk(1), Abandon(MoveId("m"), "")]
     for message in sent:
         rig.faults.take(PEER, message)
     assert rig.delivered == [(PEER, message) for message in sent]
