@@ -10,6 +10,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 
+from godwit.bench.continuation import ContinuationReport, Share, run_continuation
 from godwit.bench.pause import PauseReport, Spread, run_pause
 from godwit.bench.relay import MODES, RelayReport, run_relay
 from godwit.bench.soak import run_soak
@@ -54,6 +55,24 @@ def pause(
 
 
 @bench.command()
+def continuation(
+    repeat: Annotated[int, typer.Option(min=1, max=1000, help="Requests of each kind.")] = 15,
+    model: Annotated[str, typer.Option(help="A built-in model.")] = "smollm2-135m",
+    as_json: Json = False,
+    logs: Logs = None,
+) -> None:
+    """Whether moved requests go on with exactly the unmoved tokens: those that move by KV must."""
+    with Console(stderr=True).status("starting two workers") as status:
+        report = uvloop.run(run_continuation(repeat, model, status.update, logs))
+    if as_json:
+        _print_json(report)
+    else:
+        _show_continuation(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@bench.command()
 def relay(
     modes: Annotated[str, typer.Option(help="Which of lockstep, paced, flooded.")] = ",".join(MODES),
     clients: Annotated[str, typer.Option(help="Numbers of clients.")] = "64,256",
@@ -88,6 +107,16 @@ def soak(
             print(f"{name}: {value}")
     if not report.ok:
         raise typer.Exit(1)
+
+
+def _show_continuation(report: ContinuationReport) -> None:
+    table = Table(title=f"Moved requests with exactly the unmoved tokens, {report.model}")
+    for name in ("method", "greedy", "seeded", "all"):
+        table.add_column(name, justify="right")
+    for row in report.methods:
+        both = Share(row.greedy.identical + row.seeded.identical, row.greedy.of + row.seeded.of)
+        table.add_row(row.method, *(f"{one.identical} of {one.of}" for one in (row.greedy, row.seeded, both)))
+    Console().print(table)
 
 
 def _show_relay(report: RelayReport) -> None:
