@@ -21,8 +21,9 @@ pytestmark = pytest.mark.anyio
 MODEL = "smollm2-135m"
 # Long enough for a split to ship several chunks, by the assumed constants.
 BODY = {**GREEDY, "messages": [{"role": "user", "content": QUESTION * 8}]}
-USUAL, LONG = 36, 700
-"""Tokens of an answer; a long one goes on until a destination that hears nothing has helped itself."""
+USUAL, LONG = 60, 700
+"""Tokens of an answer; a long one goes on until a destination that got no KV has computed it."""
+FIRST_REFERENCE = 150
 TOKENS_AFTER = 16
 CUT = 3
 
@@ -56,7 +57,8 @@ class Unmoved:
         """Its first tokens."""
         if len(self._ids) < length:
             await self._cluster.is_idle()
-            self._ids = (await self._cluster.answer({**BODY, "max_tokens": length})).only.ids
+            asked = {**BODY, "max_tokens": max(length, FIRST_REFERENCE)}
+            self._ids = (await self._cluster.answer(asked)).only.ids
         assert len(self._ids) >= length
         return self._ids[:length]
 
@@ -112,20 +114,20 @@ async def moved(cluster: Cluster, stream: Stream, to: str, method: str) -> MoveR
 
 @METHODS
 async def test_corrupt(cluster: Cluster, unmoved: Unmoved, method: str) -> None:
-    stream = await started(cluster)
+    stream = await started(cluster, LONG)
     record = await moved(cluster, stream, CORRUPTING, method)
     assert (record.method, record.outcome) == (f"{method}→tokens", "done")
     assert "digest" in (record.kv_problem or "")
-    await unmoved.check_whole(stream)
+    await unmoved.check_so_far(stream, record.num_output)
 
 
 @METHODS
 async def test_cut(cluster: Cluster, unmoved: Unmoved, method: str) -> None:
-    stream = await started(cluster)
+    stream = await started(cluster, LONG)
     record = await moved(cluster, stream, CUTTING, method)
     assert (record.method, record.outcome) == (f"{method}→tokens", "done")
     assert record.kv_problem
-    await unmoved.check_whole(stream)
+    await unmoved.check_so_far(stream, record.num_output)
 
 
 @METHODS
@@ -145,12 +147,12 @@ async def test_late(cluster: Cluster, unmoved: Unmoved, method: str) -> None:
 @METHODS
 async def test_another_layout(cluster: Cluster, unmoved: Unmoved, method: str) -> None:
     """With flash attention V is not transposed: the destination wants none of it, and computes all."""
-    stream = await started(cluster)
+    stream = await started(cluster, LONG)
     record = await cluster.move(stream.request, OTHER_LAYOUT, method=method)
     assert (record.method, record.outcome) == (f"{method}→tokens", "done")
     assert "flash" in (record.kv_problem or "")
     assert (record.kv_tokens, record.kv_bytes) == (0, 0)
-    await unmoved.check_whole(stream)
+    await unmoved.check_so_far(stream, record.num_output)
 
 
 async def test_the_destination_is_full(cluster: Cluster, unmoved: Unmoved) -> None:
@@ -186,7 +188,10 @@ async def test_the_source_dies_with_kv_under_way(cluster: Cluster, unmoved: Unmo
     record = await move
     assert (record.outcome, record.kv_tokens) == ("failed", 0)
     await unmoved.check_whole(stream)
-    assert await cluster.outcomes(stream.request) == [(method, "failed"), ("failover", "done")]
+    # The destination's word that the KV broke off and the head's own notice of the death are in a race.
+    (moved, failover) = await cluster.outcomes(stream.request)
+    assert moved in [(method, "failed"), (f"{method}→tokens", "failed")]
+    assert failover == ("failover", "done")
     await cluster.restart(SOURCE)
 
 
