@@ -11,6 +11,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from godwit.bench.continuation import ContinuationReport, Share, run_continuation
 from godwit.bench.crossover import CrossoverOptions, link_name, run_crossover
 from godwit.bench.crossover_plan import MIN_CONTEXT_TOKENS
 from godwit.bench.crossover_report import COLUMNS, CrossoverReport
@@ -57,6 +58,24 @@ def pause(
         _print_json(report)
     else:
         _show_pause(report)
+
+
+@bench.command()
+def continuation(
+    repeat: Annotated[int, typer.Option(min=1, max=1000, help="Requests of each kind.")] = 15,
+    model: Annotated[str, typer.Option(help="A built-in model.")] = "smollm2-135m",
+    as_json: Json = False,
+    logs: Logs = None,
+) -> None:
+    """Whether moved requests go on with exactly the unmoved tokens: those that move by KV must."""
+    with Console(stderr=True).status("starting two workers") as status:
+        report = uvloop.run(run_continuation(repeat, model, status.update, logs))
+    if as_json:
+        _print_json(report)
+    else:
+        _show_continuation(report)
+    if not report.ok:
+        raise typer.Exit(1)
 
 
 @bench.command()
@@ -124,6 +143,16 @@ def crossover(
         _print_json(report)
     else:
         _show_crossover(report)
+
+
+def _show_continuation(report: ContinuationReport) -> None:
+    table = Table(title=f"Moved requests with exactly the unmoved tokens, {report.model}")
+    for name in ("method", "greedy", "seeded", "all"):
+        table.add_column(name, justify="right")
+    for row in report.methods:
+        both = Share(row.greedy.identical + row.seeded.identical, row.greedy.of + row.seeded.of)
+        table.add_row(row.method, *(f"{one.identical} of {one.of}" for one in (row.greedy, row.seeded, both)))
+    Console().print(table)
 
 
 def _show_relay(report: RelayReport) -> None:

@@ -1,11 +1,12 @@
 """Fixtures: one event loop for all of these tests, and the clusters that several of them share."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from godwit.config import ModelSettings, WorkerSettings
 from tests.cluster.harness import Cluster, fake, settings
+from tests.cluster.reference import Reference
 
 
 @pytest.fixture(scope="package")
@@ -20,6 +21,14 @@ async def real_cluster(anyio_backend: object) -> AsyncIterator[Cluster]:  # noqa
     model = ModelSettings(name="smollm2-135m")
     async with Cluster(settings(model, worker=WorkerSettings(slots=4, context_tokens=1024))) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[Reference]:
+    """The same model, in this process."""
+    model = Reference("smollm2-135m")
+    yield model
+    model.close()
 
 
 @pytest.fixture(scope="module")

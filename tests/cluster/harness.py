@@ -117,9 +117,11 @@ class Cluster(LocalCluster):
         finally:
             os.environ.pop(VARIABLE, None)
 
-    async def restart(self, name: str) -> None:
+    async def restart(self, name: str, fault: str | None = None) -> None:
         """Start a new life of a worker that has ended, and wait until it has joined."""
         await self.workers[name].wait()
+        if fault is not None:
+            self._faults[name] = fault
         await self.start(name)
         async with asyncio.timeout(DEADLINE_S):
             await self.joined([name])
@@ -132,10 +134,10 @@ class Cluster(LocalCluster):
         """All that a worker has written."""
         return self.workers[name].log.read_text(encoding="utf-8")
 
-    async def wait_for_log(self, name: str, text: str) -> None:
-        """Wait until a worker has written this; needs no head."""
+    async def wait_for_log(self, name: str, text: str, occurrences: int = 1) -> None:
+        """Wait until a worker has written this, in all its lives, so many times; needs no head."""
         end = time.monotonic() + DEADLINE_S
-        while text not in (log := self.log_of(name)):
+        while (log := self.log_of(name)).count(text) < occurrences:
             assert time.monotonic() < end, log
             await asyncio.sleep(POLL_S)
 
@@ -181,9 +183,11 @@ class Cluster(LocalCluster):
         answer = await self.admin.migrate(request, to, live=live, method=method, timeout_s=DEADLINE_S)
         return msgspec.json.decode(answer, type=MoveRecord)
 
-    def begin_move(self, request: str, to: str, *, live: bool = True) -> "asyncio.Task[MoveRecord]":
+    def begin_move(
+        self, request: str, to: str, *, live: bool = True, method: str | None = None
+    ) -> "asyncio.Task[MoveRecord]":
         """Ask for a move without waiting for it."""
-        return asyncio.create_task(self.move(request, to, live=live))
+        return asyncio.create_task(self.move(request, to, live=live, method=method))
 
     async def outcomes(self, request: str) -> list[tuple[str, str]]:
         """Method and outcome of the request's moves and failovers that are over."""

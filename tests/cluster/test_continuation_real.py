@@ -3,7 +3,6 @@
 import json
 import re
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -54,14 +53,6 @@ CUTS = (5, 20)
 # Sums over many terms, in another order for one token than for a batch of them.
 LOGPROB_TOLERANCE = 0.1
 MAX_TIES = 3
-
-
-@pytest.fixture(scope="module")
-def reference() -> Iterator[Reference]:
-    """The same model, in this process."""
-    model = Reference("smollm2-135m")
-    yield model
-    model.close()
 
 
 async def moved(cluster: Cluster, body: dict[str, Any], *, live: bool) -> Answer:

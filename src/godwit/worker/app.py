@@ -38,7 +38,7 @@ from godwit.protocol.worker import WorkerRequests
 from godwit.runtime.doors import server_tls
 from godwit.runtime.link import Link, dial
 from godwit.types import ModelInfo, WorkerId
-from godwit.worker.faults import corrupted_if_due, exit_if_due
+from godwit.worker.faults import PeerFaults, exit_if_due
 from godwit.worker.instances import Checkpoint, LocalInstances
 from godwit.worker.peers import Peers, peer_url
 from godwit.worker.preparing import Preparing, is_quick
@@ -124,6 +124,7 @@ class Worker:
         self._requests = WorkerRequests(
             self._instances, self._send, self._peers.send, self._peers.has_link, time.monotonic
         )
+        self._peer_faults = PeerFaults(name, self._requests.on_peer)
         self._preparing = Preparing()
         self._link: Link | None = None
         self._runner: web.AppRunner | None = None
@@ -284,9 +285,10 @@ class Worker:
 
     def _on_peer(self, peer: WorkerId, message: PeerMessage | KvPart) -> None:
         exit_if_due(self._me.worker, message)
-        self._requests.on_peer(peer, corrupted_if_due(self._me.worker, message))
+        self._peer_faults.take(peer, message)
 
     def _on_peer_gone(self, peer: WorkerId, reason: str) -> None:
+        self._peer_faults.gone(peer)
         self._requests.peer_gone(peer, reason)
 
     def _on_step(self, events: Sequence[EngineEvent]) -> None:
