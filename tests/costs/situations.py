@@ -10,7 +10,7 @@ PREFILLS_TPS = st.floats(10, 50_000)
 BANDWIDTHS = st.floats(1e5, 1e11)
 CONTEXTS = st.integers(0, 600)
 
-costs = st.builds(MigrationCost, OVERHEADS_S, OVERHEADS_S)
+costs = st.builds(MigrationCost, OVERHEADS_S, OVERHEADS_S, st.sampled_from([0.0, 16.0]))
 linear_kvs = st.builds(KvSize.linear, st.floats(100, 500_000))
 
 

@@ -9,6 +9,7 @@ from godwit.costs.constants import Constant, Measurement
 from godwit.costs.crossover import Method, MigrationCost, Server, crossover_table, crossover_tokens
 from godwit.costs.known import Constants, PairConstants, ServerConstants
 from godwit.costs.kv import KvSize
+from godwit.costs.shipping import SPLIT_GRAIN_TOKENS
 
 MEASURED = Measurement("a laptop", 9, 0, 1e12)
 
@@ -35,12 +36,14 @@ KNOWN = Constants(
 
 
 def terms(prefill_tps: float, bandwidth: float) -> tuple[MigrationCost, Server]:
-    return MigrationCost(0.05, 0.01), Server(prefill_tps, bandwidth, KvSize.linear(23_000))
+    return MigrationCost(0.05, 0.01, SPLIT_GRAIN_TOKENS), Server(
+        prefill_tps, bandwidth, KvSize.linear(23_000)
+    )
 
 
 def test_what_nobody_measured_is_assumed() -> None:
     known = MoveCosts().terms("any", "a", "b")
-    assert known.cost == MigrationCost(0.5, 0.2)
+    assert known.cost == MigrationCost(0.5, 0.2, SPLIT_GRAIN_TOKENS)
     assert known.source == known.destination == Server(250, 1.25e9, KvSize.linear(128_000))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from godwit.costs import shipping
 from godwit.costs.accuracy import ErrorSummary, PredictionErrors
 from godwit.costs.crossover import ALL_METHODS, Method, MigrationCost, Plan, Server
 from godwit.costs.fit import Line
@@ -130,7 +131,8 @@ class MoveCosts:
         server = Server(
             prefill_share / recompute.slope, link_share / transfer.slope, self._kv(destination, model, sizes)
         )
-        return MoveTerms(MigrationCost(transfer.intercept, recompute.intercept), server, server)
+        cost = MigrationCost(transfer.intercept, recompute.intercept, shipping.SPLIT_GRAIN_TOKENS)
+        return MoveTerms(cost, server, server)
 
     def learn(self, seen: Observation) -> None:
         """Take what a move took; counts or seconds that no move can have teach nothing."""

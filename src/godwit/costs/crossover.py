@@ -78,16 +78,19 @@ class Plan(Struct, frozen=True):
 class MigrationCost(Struct, frozen=True):
     """The seconds that a transfer and a recompute take however short the context is.
 
-    ValueError where an overhead is negative or not finite. The methods take lengths of at least 0.
+    A split takes as long as computing `split_grain_tokens` more than its formula says, since its two sides
+    meet where a step of the destination ends. ValueError where one of them is negative or not finite. The
+    methods take lengths of at least 0.
     """
 
     transfer_overhead_s: float
     recompute_overhead_s: float
+    split_grain_tokens: float = 0.0
 
     def __post_init__(self) -> None:
-        for overhead_s in (self.transfer_overhead_s, self.recompute_overhead_s):
-            if not 0 <= overhead_s < math.inf:
-                raise ValueError(f"an overhead is a number of seconds of at least 0, not {overhead_s}")
+        for overhead in (self.transfer_overhead_s, self.recompute_overhead_s, self.split_grain_tokens):
+            if not 0 <= overhead < math.inf:
+                raise ValueError(f"an overhead is a number of at least 0, not {overhead}")
 
     def kv_transfer(self, context_tokens: float, source: Server, destination: Server) -> float:
         """Seconds to ship the KV of the whole context: a fast source cannot rescue a slow destination."""
@@ -99,7 +102,7 @@ class MigrationCost(Struct, frozen=True):
         return self.recompute_overhead_s + context_tokens / destination.prefill_tps
 
     def split(self, context_tokens: int, source: Server, destination: Server) -> Plan:
-        """The best of all splits; at its ends, where one side would carry nothing, never the cheapest method.
+        """The best of all splits, those included that ship all or nothing and so cost what the other two do.
 
         `shipped_tokens` is a whole number, so it is searched for rather than computed: shipping more can only
         take longer and leaves less to compute, so the best is next to where the two sides take equally long.
@@ -114,11 +117,18 @@ class MigrationCost(Struct, frozen=True):
         balanced = bisect_left(
             range(context_tokens), True, key=lambda shipped: shipping_s(shipped) >= computing_s(shipped)
         )
-        seconds, shipped = min(
-            (max(shipping_s(shipped), computing_s(shipped)), shipped)
-            for shipped in (balanced, max(balanced - 1, 0))
+        grain_s = self.split_grain_tokens / destination.prefill_tps
+        inner = {balanced, balanced - 1} & set(range(1, context_tokens))
+        options = [(max(shipping_s(n), computing_s(n)) + grain_s, n) for n in inner]
+        seconds, shipped = min([*options, (computing_s(0), 0), (shipping_s(context_tokens), context_tokens)])
+        return Plan(
+            Method.SPLIT,
+            seconds,
+            shipped,
+            shipping_s(shipped) if shipped else 0.0,
+            computing_s(shipped) if shipped < context_tokens else 0.0,
+            shipped == context_tokens and self._ships_tail(source, destination),
         )
-        return Plan(Method.SPLIT, seconds, shipped, shipping_s(shipped), computing_s(shipped))
 
     def planned(
         self,
@@ -150,12 +160,15 @@ class MigrationCost(Struct, frozen=True):
                 return self.unplanned(context_tokens, destination)
             case Method.KV:
                 seconds = self.kv_transfer(context_tokens, source, destination)
-                bandwidth = min(source.bandwidth_bytes_per_s, destination.bandwidth_bytes_per_s)
-                ships_tail = source.kv.final_bytes_per_token / bandwidth < 1 / destination.prefill_tps
+                ships_tail = self._ships_tail(source, destination)
                 return Plan(Method.KV, seconds, context_tokens, seconds, 0.0, ships_tail)
             case Method.SPLIT:
                 return self.split(context_tokens, source, destination)
         assert_never(method)
+
+    def _ships_tail(self, source: Server, destination: Server) -> bool:
+        bandwidth = min(source.bandwidth_bytes_per_s, destination.bandwidth_bytes_per_s)
+        return source.kv.final_bytes_per_token / bandwidth < 1 / destination.prefill_tps
 
 
 class TransferWins(StrEnum):
