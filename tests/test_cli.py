@@ -231,3 +231,14 @@ def test_supervised_is_not_for_people(godwit: Callable[..., Result]) -> None:
 
 def test_version(godwit: Callable[..., Result]) -> None:
     assert re.fullmatch(r"godwit \d+\.\d+\.\d+\n", godwit("--version").stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"), [(("--contexts", "8,64"), "at least 16 tokens"), (("--links", "0"), "at least 1")]
+)
+def test_bench_crossover_says_which_numbers_it_takes(
+    arguments: tuple[str, str], wrong: str, godwit: Callable[..., Result]
+) -> None:
+    result = godwit("bench", "crossover", *arguments)
+    assert result.exit_code == 2
+    assert wrong in result.stderr

@@ -118,6 +118,7 @@ class Admin:
             "used": len(mine),
             "draining": member.is_draining,
             "device_bytes": hello.device_bytes,
+            "emulated_bandwidth_bytes_per_s": hello.emulated_bytes_per_s,
             "models": list(member.models.values()),
         }
 

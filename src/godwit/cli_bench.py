@@ -7,13 +7,19 @@ import msgspec
 import typer
 import uvloop
 from msgspec import Struct
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
 from godwit.bench.continuation import ContinuationReport, Share, run_continuation
+from godwit.bench.crossover import CrossoverOptions, link_name, run_crossover
+from godwit.bench.crossover_plan import MIN_CONTEXT_TOKENS
+from godwit.bench.crossover_report import COLUMNS, CrossoverReport
+from godwit.bench.links import open_links
 from godwit.bench.pause import PauseReport, Spread, run_pause
 from godwit.bench.relay import MODES, RelayReport, run_relay
 from godwit.bench.soak import run_soak
+from godwit.config import BUILT_IN_MODELS, ModelSettings
 from godwit.demo import demo as run_demo_command
 from godwit.errors import ConfigError
 
@@ -109,6 +115,36 @@ def soak(
         raise typer.Exit(1)
 
 
+@bench.command()
+def crossover(
+    contexts: Annotated[str, typer.Option(help="Context lengths in tokens.")] = "64,256,1024,2048",
+    links: Annotated[str, typer.Option(help="Rates of the link in Mbit/s.")] = "10,50,100,1000",
+    repeat: Repeat = 3,
+    live_repeat: Annotated[int, typer.Option(min=0, max=100, help="The same for live moves.")] = 1,
+    unshaped: Annotated[bool, typer.Option(help="Measure the link as it is, too.")] = True,
+    paced: Annotated[bool, typer.Option("--paced", help="Emulate the links on loopback.")] = False,
+    model: Annotated[str, typer.Option(help="A built-in model.")] = BUILT_IN_MODELS[0],
+    as_json: Json = False,
+    logs: Logs = None,
+) -> None:
+    """Transfer, recompute, split and auto over shaped links: where each one is the quickest."""
+    lengths, rates = _numbers("--contexts", contexts), _numbers("--links", links)
+    if min(lengths) < MIN_CONTEXT_TOKENS:
+        raise ConfigError(f"--contexts: every context has at least {MIN_CONTEXT_TOKENS} tokens")
+    all_links = (*map(float, rates), *((None,) if unshaped else ()))
+    options = CrossoverOptions(tuple(lengths), all_links, repeat, live_repeat, ModelSettings(name=model))
+    said = Console(stderr=True)
+    # Before anything starts a thread: only later ones share the network namespace.
+    with open_links(lambda text: said.print(text, soft_wrap=True), paced=paced) as links_there:
+        report = uvloop.run(
+            run_crossover(options, links_there, lambda text: said.print(text, soft_wrap=True), logs)
+        )
+    if as_json:
+        _print_json(report)
+    else:
+        _show_crossover(report)
+
+
 def _show_continuation(report: ContinuationReport) -> None:
     table = Table(title=f"Moved requests with exactly the unmoved tokens, {report.model}")
     for name in ("method", "greedy", "seeded", "all"):
@@ -149,6 +185,44 @@ def _show_pause(report: PauseReport) -> None:
     console = Console()
     console.print(table)
     console.print(f"live pause, longest over shortest context: {report.live_pause_longest_over_shortest:.2f}")
+
+
+def _show_crossover(report: CrossoverReport) -> None:
+    what = "median seconds until the destination could decode"
+    table = Table(title=f"{report.model}, {report.links_are}: {what}", box=SIMPLE, padding=(0, 1))
+    for name in ("Mbit/s", "context", *COLUMNS, "chose", "regret"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cell in report.cells:
+        seconds = (cell.transfer_s, cell.recompute_s, cell.split_s, cell.auto_s)
+        table.add_row(
+            "unshaped" if cell.link_mbit is None else f"{cell.link_mbit:g}",
+            f"{cell.context_tokens:,}",
+            *(f"{value:.3g}" for value in seconds),
+            cell.auto_method,
+            f"{cell.regret:.2f}",
+        )
+    console = Console()
+    console.print(table)
+    for row in report.links:
+        console.print(
+            f"{link_name(row.link_mbit)} ({row.effective_mbit:g} in effect): transfer wins "
+            f"{_where(row.transfer_wins_predicted, row.crossover_tokens_predicted)} by the constants, "
+            f"{_where(row.transfer_wins_measured, row.crossover_tokens_measured)} as measured",
+            soft_wrap=True,
+        )
+    if (regret := report.auto_regret) is not None:
+        within = f"{regret.share_within_1_15:.0%} within 1.15"
+        console.print(f"regret of auto: median {regret.p50:.2f}, p95 {regret.p95:.2f}, {within}")
+    if (ratios := report.split_over_best) is not None:
+        console.print(
+            f"split over the better of transfer and recompute: median {ratios.p50:.2f}, max {ratios.max:.2f}"
+        )
+    for problem in report.problems:
+        console.print(problem, soft_wrap=True, markup=False)
+
+
+def _where(wins: str, tokens: float | None) -> str:
+    return wins.replace("c*", f"{tokens:,.0f} tokens") if tokens else wins
 
 
 def _spread(spread: Spread) -> str:

@@ -53,6 +53,8 @@ def _workers(workers: tuple[WorkerStatus, ...]) -> Table:
     table = _table("Workers", "name", "state", "slots", "models")
     for worker in workers:
         state = "draining" if worker.draining else worker.state
+        if (emulated := worker.emulated_bandwidth_bytes_per_s) is not None:
+            state += f", emulates a link of {emulated * 8 / 1e6:g} Mbit/s"
         models = ", ".join(
             model.name if model.is_loaded else f"{model.name} (not loaded)" for model in worker.models
         )

@@ -19,6 +19,7 @@ class ModelStatus(Struct, frozen=True):
 
     name: str
     is_loaded: bool = False
+    context_tokens: int = 0
 
 
 class WorkerStatus(Struct, frozen=True):
@@ -31,6 +32,7 @@ class WorkerStatus(Struct, frozen=True):
     incarnation: int = 0
     models: tuple[ModelStatus, ...] = ()
     draining: bool = False
+    emulated_bandwidth_bytes_per_s: float | None = None
 
 
 class RequestStatus(Struct, frozen=True):

@@ -77,7 +77,7 @@ class WorkerSettings(_Section, frozen=True):
     """What one worker offers; `slots` is per model, `device_bytes` None means that the worker measures it.
 
     An engine that is in one step for longer than `stall_after_s` counts as failed. The certificate is for the
-    peer port.
+    peer port. With an `emulated_bandwidth_bytes_per_s` it sends no faster than that to other workers.
     """
 
     name: Name | None = None
@@ -90,6 +90,7 @@ class WorkerSettings(_Section, frozen=True):
     dead_after_s: Seconds = 5.0
     peer_host: Text = "127.0.0.1"
     peer_port: Port = 0
+    emulated_bandwidth_bytes_per_s: Annotated[float, Meta(ge=1000)] | None = None
     tls_cert: Text | None = None
     tls_key: Text | None = None
 

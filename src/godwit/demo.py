@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from godwit.bench.streams import TimedStream, follow
 from godwit.config import HeadSettings, ModelSettings, Settings
 from godwit.errors import GodwitError
 from godwit.local import LocalCluster
 from godwit.protocol.entry import MoveRecord
+from godwit.streams import TimedStream, follow
 
 PROMPT = "Tell me a long story about a bird that flies from Alaska to New Zealand without landing."
 MIN_TOKENS, MAX_TOKENS = 360, 420

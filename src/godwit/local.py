@@ -4,9 +4,13 @@ import asyncio
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from godwit.client import AdminClient, ClusterStatus
 from godwit.config import Settings
@@ -21,10 +25,18 @@ class StartError(GodwitError):
     """A process that belongs to the cluster did not come up; the message has the end of its output."""
 
 
+class Site(Struct, frozen=True):
+    """Where a worker runs: `worker` replaces some of its settings, `prefix` stands before its command."""
+
+    worker: Mapping[str, Any] = {}
+    prefix: tuple[str, ...] = ()
+
+
 class LocalCluster:
     """An async context manager: inside it the head listens and all workers have joined.
 
-    Leaving it stops everything that it started, by process id. `on_wait` is told which workers are missing.
+    Leaving it stops everything that it started, by process id. `sites` has the workers that do not run just
+    here; `on_wait` is told which workers are missing.
     """
 
     def __init__(
@@ -33,6 +45,7 @@ class LocalCluster:
         num_workers: int = 2,
         *,
         logs: Path | None = None,
+        sites: Mapping[str, Site] | None = None,
         on_wait: Callable[[list[str]], None] = lambda _: None,
     ) -> None:
         self.settings = settings
@@ -40,6 +53,7 @@ class LocalCluster:
         self._has_own_logs = logs is None
         self.logs = logs or Path(tempfile.mkdtemp(prefix="godwit-"))
         self.workers: dict[str, WorkerProcess] = {}
+        self._sites = dict(sites or {})
         self._on_wait = on_wait
         self._started_ns: dict[str, int] = {}
 
@@ -72,7 +86,10 @@ class LocalCluster:
     async def start(self, name: str) -> None:
         """Start a worker's process, or a new life of one that has ended; returns before it has joined."""
         self._started_ns[name] = time.time_ns()
-        self.workers[name] = await start_worker(name, self.url, self.settings, self.logs / f"{name}.log")
+        site = self._sites.get(name, Site())
+        settings = replace(self.settings, worker=replace(self.settings.worker, **site.worker))
+        log = self.logs / f"{name}.log"
+        self.workers[name] = await start_worker(name, self.url, settings, log, site.prefix)
 
     async def kill(self, name: str) -> None:
         """End a worker with SIGKILL; returns when its process is gone."""

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +76,16 @@ class WorkerProcess:
         return "\n".join(text.splitlines()[-12:])
 
 
-async def start_worker(name: str, join_url: str, settings: Settings, log: Path) -> WorkerProcess:
-    """Start `godwit worker` in a session of its own, so that Ctrl-C reaches only the parent."""
+async def start_worker(
+    name: str, join_url: str, settings: Settings, log: Path, prefix: Sequence[str] = ()
+) -> WorkerProcess:
+    """Start `godwit worker` in a session of its own, so that Ctrl-C reaches only the parent.
+
+    `prefix` is a command that becomes the worker, such as `nsenter`, so that the process id is the worker's.
+    """
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "godwit", "worker", "--supervised"),
+            *(*prefix, sys.executable, "-m", "godwit", "worker", "--supervised"),
             stdin=PIPE,
             stdout=output,
             stderr=output,

@@ -19,6 +19,11 @@ def test_a_constant_is_a_possible_cost(value: float) -> None:
         Constant(value)
 
 
+def test_a_lower_bound_has_no_upper_end() -> None:
+    measured = Constant(4e8, Measurement("here", 9, 4e8, None))
+    assert measured.provenance == "measured on here, n = 9, 95 % interval [4e+08, ∞)"
+
+
 def test_a_measurement_has_samples_and_an_interval() -> None:
     with pytest.raises(ValueError, match="at least one sample"):
         Measurement("here", 0, 1, 2)

@@ -103,3 +103,33 @@ def test_a_slow_reader_is_bounded_then_cut(monkeypatch: pytest.MonkeyPatch) -> N
             is_over.set()
 
     asyncio.run(scenario())
+
+
+def test_an_emulated_link_takes_the_time_that_its_bytes_would() -> None:
+    asyncio.run(_three_frames_take_their_time())
+
+
+async def _three_frames_take_their_time() -> None:
+    taken: list[float] = []
+    over = asyncio.Event()
+
+    async def receive(link: Link) -> None:
+        def on_frame(_: bytes) -> None:
+            taken.append(asyncio.get_running_loop().time())
+            if len(taken) == 3:
+                over.set()
+
+        await link.run(on_frame)
+
+    async with serving(receive) as url, aiohttp.ClientSession() as session:
+        link = await dial(session, url, None, DEAD_AFTER_S, emulated_bytes_per_s=100_000)
+        running = asyncio.create_task(link.run(lambda _: None))
+        start = asyncio.get_running_loop().time()
+        for _ in range(3):
+            link.send(bytes(10_000))
+        async with asyncio.timeout(10):
+            await over.wait()
+        link.close("enough")
+        await running
+    for number, at in enumerate(taken, 1):
+        assert at - start >= 0.1 * number - 0.01

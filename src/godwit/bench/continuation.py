@@ -8,12 +8,12 @@ from random import Random
 import aiohttp
 from msgspec import Struct
 
-from godwit.bench.streams import TimedStream, follow
 from godwit.client import move_record
 from godwit.config import HeadSettings, ModelSettings, Settings, WorkerSettings
 from godwit.errors import GodwitError
 from godwit.local import LocalCluster
 from godwit.protocol.entry import MoveRecord
+from godwit.streams import TimedStream, follow
 
 METHODS = ("kv", "split", "tokens")
 EXACT = "kv"

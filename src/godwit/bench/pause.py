@@ -10,12 +10,12 @@ from statistics import median
 import aiohttp
 from msgspec import Struct
 
-from godwit.bench.streams import TimedStream, follow
 from godwit.client import move_record
 from godwit.config import HeadSettings, ModelSettings, Settings, WorkerSettings
 from godwit.errors import GodwitError
 from godwit.local import LocalCluster
 from godwit.protocol.entry import MoveRecord
+from godwit.streams import TimedStream, follow
 
 # The tokens before a move begins (they give the unmoved ITL) and after it has ended.
 TOKENS_BEFORE, TOKENS_AFTER = 32, 24

@@ -10,11 +10,11 @@ import aiohttp
 from msgspec import Struct
 
 from godwit.bench.expected import fake_answer, text_of
-from godwit.bench.streams import TimedStream, follow
 from godwit.client import ClusterStatus, move_record
 from godwit.config import HeadSettings, ModelSettings, Settings, WorkerSettings
 from godwit.errors import GodwitError
 from godwit.local import LocalCluster
+from godwit.streams import TimedStream, follow
 from godwit.types import Sampling
 
 MODEL = "fake"

@@ -8,20 +8,21 @@ from msgspec import Struct
 class Measurement(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Where and when a constant was measured, from how many samples, and its 95 % interval.
 
-    `residual_std` is what the samples scatter around the fit that gave it, in the unit of what was fitted.
-    ValueError where there is no sample, or the interval is upside down.
+    `high` None means that there is no upper end: the value is then a lower bound. `residual_std` is what the
+    samples scatter around the fit that gave it, in the unit of what was fitted. ValueError where there is no
+    sample, or the interval is upside down.
     """
 
     on: str
     n: int
     low: float
-    high: float
+    high: float | None
     residual_std: float | None = None
 
     def __post_init__(self) -> None:
         if self.n < 1:
             raise ValueError(f"a measurement has at least one sample, not {self.n}")
-        if not self.low <= self.high:
+        if self.high is not None and not self.low <= self.high:
             raise ValueError(f"an interval goes from low to high, not from {self.low} to {self.high}")
 
 
@@ -42,4 +43,5 @@ class Constant(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
         if self.measured is None:
             return "assumed"
         m = self.measured
-        return f"measured on {m.on}, n = {m.n}, 95 % interval [{m.low:.6g}, {m.high:.6g}]"
+        end = "∞)" if m.high is None else f"{m.high:.6g}]"
+        return f"measured on {m.on}, n = {m.n}, 95 % interval [{m.low:.6g}, {end}"

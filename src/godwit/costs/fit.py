@@ -34,13 +34,13 @@ class Estimate(Struct, frozen=True):
     high: float
     n: int
 
-    def measured(self, on: str) -> Constant:
+    def measured(self, on: str, residual_std: float | None = None) -> Constant:
         """The estimate as a constant that was measured on `on`, say a machine and a date.
 
         Costs cannot be negative, so what noise put below 0 is cut there.
         """
         low, value, high = (max(number, 0.0) for number in (self.low, self.value, self.high))
-        return Constant(value, Measurement(on, self.n, low, high))
+        return Constant(value, Measurement(on, self.n, low, high, residual_std))
 
 
 class Line(Struct, frozen=True):
@@ -79,6 +79,28 @@ def fit_affine(xs: Sequence[float], ys: Sequence[float]) -> AffineFit:
     """
     x, y = _points(xs, ys)
     return _least_squares(x, y, np.ones(len(x), dtype=np.bool_))
+
+
+def fit_proportional(xs: Sequence[float], ys: Sequence[float]) -> Estimate:
+    """The slope of the least-squares line through the origin; value ± t(0.975, n - 1) · standard error.
+
+    ValueError where there are fewer than two points, or all x are 0.
+    """
+    x, y = np.asarray(xs, dtype=np.float64), np.asarray(ys, dtype=np.float64)
+    if len(x) < 2 or not x.any():
+        raise ValueError("a slope with an interval needs at least 2 points, not all of them at 0")
+    slope = float(x @ y) / float(x @ x)
+    residuals = y - slope * x
+    error = float(residuals @ residuals / (len(x) - 1) / (x @ x)) ** 0.5
+    margin = float(stdtrit(len(x) - 1, (1 + CONFIDENCE) / 2)) * error
+    return Estimate(slope, slope - margin, slope + margin, len(x))
+
+
+def mean_of(values: Sequence[float]) -> Estimate:
+    """The mean; value ± t(0.975, n - 1) · standard error. ValueError for fewer than two values."""
+    if len(values) < 2:
+        raise ValueError(f"a mean with an interval needs at least 2 values, not {len(values)}")
+    return fit_proportional([1.0] * len(values), values)
 
 
 def fit_affine_robust(xs: Sequence[float], ys: Sequence[float]) -> AffineFit:

@@ -39,7 +39,7 @@ class Message(Struct, frozen=True, array_like=True, tag=True):
 class Hello(Message, frozen=True):
     """First message of a worker. `incarnation` fences an earlier life of the same worker.
 
-    `peer_url` is where other workers can dial it, None where they cannot; `slots` is per loaded model.
+    Workers dial `peer_url`, None: they cannot, and get `emulated_bytes_per_s` at most; `slots` are a model's.
     """
 
     worker: WorkerId
@@ -48,6 +48,7 @@ class Hello(Message, frozen=True):
     device_bytes: int
     models: tuple[ModelInfo, ...]
     peer_url: str | None
+    emulated_bytes_per_s: float | None = None
 
 
 class Alive(Message, frozen=True):

@@ -22,11 +22,14 @@ WebSocket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
 class Link:
     """A connected WebSocket. `send` never waits; `run` reads until the link ends and says why it did.
 
-    The socket's own ping and pong find a silent peer; see `_heartbeat_s`.
+    The socket's own ping and pong find a silent peer; see `_heartbeat_s`. With `emulated_bytes_per_s` it
+    sends no faster than that.
     """
 
-    def __init__(self, socket: WebSocket) -> None:
+    def __init__(self, socket: WebSocket, emulated_bytes_per_s: float | None = None) -> None:
         self._socket = socket
+        self._emulated_bytes_per_s = emulated_bytes_per_s
+        self._idle_at_s = 0.0
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._has_pending = asyncio.Event()
@@ -117,11 +120,19 @@ class Link:
             while self._pending:
                 data = self._pending.popleft()
                 self._pending_bytes -= len(data)
+                if self._emulated_bytes_per_s is not None:
+                    await self._take_time(len(data) / self._emulated_bytes_per_s)
                 await self._socket.send_bytes(data)
             if self._end is not None:
                 return
             self._has_pending.clear()
             await self._has_pending.wait()
+
+    async def _take_time(self, seconds: float) -> None:
+        """Wait as long as a frame would be on the emulated wire, behind those before it."""
+        now = asyncio.get_running_loop().time()
+        self._idle_at_s = max(now, self._idle_at_s) + seconds
+        await asyncio.sleep(self._idle_at_s - now)
 
     async def _close_in_time(self) -> None:
         """A peer that does not read would keep a closing link open, with its loss unreported."""
@@ -157,13 +168,15 @@ def check_token(request: web.Request, token: str | None) -> None:
         raise UnauthorizedError("wrong or missing join token: set security.join_token as the head has it")
 
 
-async def accept(request: web.Request, token: str | None, dead_after_s: float) -> Link:
+async def accept(
+    request: web.Request, token: str | None, dead_after_s: float, emulated_bytes_per_s: float | None = None
+) -> Link:
     """The server's end of a link; UnauthorizedError without the right token."""
     check_token(request, token)
     heartbeat_s = _heartbeat_s(dead_after_s)
     socket = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES, compress=False, heartbeat=heartbeat_s)
     await socket.prepare(request)
-    return Link(socket)
+    return Link(socket, emulated_bytes_per_s)
 
 
 async def dial(
@@ -171,6 +184,7 @@ async def dial(
     url: str,
     token: str | None,
     dead_after_s: float,
+    emulated_bytes_per_s: float | None = None,
 ) -> Link:
     """The client's end of a link; LinkError where nobody answers, UnauthorizedError for a wrong token."""
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -191,4 +205,4 @@ async def dial(
         raise LinkError(f"{url} answered {error.status}: is it a Godwit head?") from error
     except (TimeoutError, OSError, aiohttp.ClientError) as error:
         raise LinkError(f"cannot reach {url}: {str(error) or type(error).__name__}") from error
-    return Link(socket)
+    return Link(socket, emulated_bytes_per_s)

@@ -113,7 +113,13 @@ class Worker:
         self._device_bytes = settings.device_bytes or _machine_bytes()
         self._instances = LocalInstances(checkpoints, self._device_bytes, self._on_step, self._on_change)
         self._peers = Peers(
-            self._me, self._token, settings.dead_after_s, self._send, self._on_peer, self._on_peer_gone
+            self._me,
+            self._token,
+            settings.dead_after_s,
+            self._send,
+            self._on_peer,
+            self._on_peer_gone,
+            settings.emulated_bandwidth_bytes_per_s,
         )
         self._requests = WorkerRequests(
             self._instances, self._send, self._peers.send, self._peers.has_link, time.monotonic
@@ -190,6 +196,7 @@ class Worker:
             self._device_bytes,
             self._instances.infos,
             self._peer_url(link.local_host),
+            self._settings.emulated_bandwidth_bytes_per_s,
         )
         self._link = link
         self._send(hello)

@@ -44,8 +44,10 @@ class Peers:
         relay: Callable[[Relayed], None],
         on_message: Callable[[WorkerId, PeerMessage | KvPart], None],
         on_gone: Callable[[WorkerId, str], None],
+        emulated_bytes_per_s: float | None = None,
     ) -> None:
         self._me = me
+        self._emulated_bytes_per_s = emulated_bytes_per_s
         self._token = token
         self._dead_after_s = dead_after_s
         self._relay = relay
@@ -81,7 +83,7 @@ class Peers:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """The route `/peer`: another worker dials this one."""
         try:
-            link = await accept(request, self._token, self._dead_after_s)
+            link = await accept(request, self._token, self._dead_after_s, self._emulated_bytes_per_s)
         except UnauthorizedError as error:
             _log.warning("peer refused", address=request.remote, reason=error.message)
             raise web.HTTPUnauthorized(text=error.message) from error
@@ -142,7 +144,7 @@ class Peers:
         if self._session is None:
             self._session = aiohttp.ClientSession()
         try:
-            link = await dial(self._session, url, self._token, self._dead_after_s)
+            link = await dial(self._session, url, self._token, self._dead_after_s, self._emulated_bytes_per_s)
         except GodwitError as error:
             now = self._now()
             # Each life of a peer has an address of its own: those that are over must not pile up.
