@@ -91,8 +91,14 @@ class ContinuationBench:
                 reached.set()
             return len(stream.ids) < last
 
+        async def read() -> None:
+            try:
+                await follow(self._session, self._cluster.url, body, stream, on_token)
+            finally:
+                reached.set()
+
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(follow(self._session, self._cluster.url, body, stream, on_token))
+            tasks.create_task(read())
             await reached.wait()
             source = await self._owner(stream.request)
             destination = next(name for name in self._cluster.names if name != source)
