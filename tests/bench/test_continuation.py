@@ -7,7 +7,7 @@ import pytest
 
 from godwit.bench.continuation import METHODS, MethodRow, Share, report_of, run_continuation
 
-REPEAT = 2
+REPEAT = 1
 
 
 @pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed")
