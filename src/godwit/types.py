@@ -133,7 +133,7 @@ class KvOffer(Struct, frozen=True, array_like=True):
 
     kv: KvRange
     layout: str
-    share: float
+    share: Annotated[float, Meta(ge=0, le=1)]
     block_tokens: Annotated[int, Meta(ge=1)]
 
 

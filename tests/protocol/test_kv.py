@@ -11,7 +11,7 @@ from godwit.ports import SequenceSpec
 from godwit.protocol import kv, wire
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.messages import KvDone, KvPart, KvWanted, Message
-from godwit.types import RequestId, Sampling, WorkerId
+from godwit.types import MoveId, RequestId, Sampling, WorkerId
 from tests.protocol.client import Client
 from tests.protocol.engine import KV_BYTES_PER_TOKEN, StepEngine
 from tests.protocol.situations import finishes, run_until, running_on_a, two_workers
@@ -293,6 +293,18 @@ def test_a_full_destination_leaves_the_request_where_it_is() -> None:
     assert only_record(world).outcome == "failed"
 
 
+def test_a_destination_that_claims_more_than_was_sent_opens_no_window() -> None:
+    world = two_workers()
+    client = moving_by(world, "kv")
+    has_parts(world)
+    world.nodes[A].requests.on_peer(B, KvWanted(MoveId("m1"), 10**9))
+    for _ in range(4):
+        world.step("a")
+        world.nodes[A].take_report()
+    assert sum(len(one.data) for one in parts(world)) <= 2 * kv.WINDOW_BYTES
+    finishes(world, client)
+
+
 @pytest.mark.parametrize("who", ["a", "b"])
 def test_a_worker_that_dies_with_kv_under_way_costs_no_token(who: str) -> None:
     world = two_workers()
@@ -340,3 +352,22 @@ def test_kv_messages_that_come_twice_change_nothing(kind: type[Message]) -> None
     finishes(world, client)
     assert num_repeated > 0
     assert (only_record(world).method, only_record(world).outcome) == ("kv", "done")
+
+
+def test_what_the_engine_copies_for_a_move_that_is_off_is_not_of_the_next_one() -> None:
+    world = two_workers()
+    world.join("c")
+    client = moving_by(world, "split")
+    while not any(isinstance(decode(*one), KvWanted) for one in world.delivered):
+        if not world.ready():
+            world.step("b")
+        world.deliver(*world.ready()[0])
+    assert engine(world, A).has_commands
+    world.cut("a", "b")
+    world.deliver_all()
+    world.move("r1", "c", method="split")
+    world.deliver_all()
+    finishes(world, client)
+    sent = [decode(*one) for one in world.delivered if one[0] == (A, "c")]
+    chunks = [(one.kv, one.offset) for one in sent if isinstance(one, KvPart)]
+    assert len(chunks) == len(set(chunks)) > 0

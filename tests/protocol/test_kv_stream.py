@@ -127,3 +127,11 @@ def test_kv_of_anything_else_has_another_digest(other: KvReceiving) -> None:
 
 def test_tokens_after_the_offer_do_not_matter() -> None:
     assert carry(sending(offer()), receiving(offer(), ids=(*IDS[:-1], 99, 100)), []) is None
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4], ids=["in order", "backwards"])
+def test_blocks_of_unknown_size_are_not_exported_beyond_what_may_wait(share: float) -> None:
+    source = sending(offer(share))
+    (first,) = source.ranges(NUM_TOKENS)
+    source.exported(first, bytearray(kv.AHEAD_BYTES // 2), IDS)
+    assert len(list(source.ranges(NUM_TOKENS))) == 1

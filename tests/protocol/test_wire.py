@@ -1,11 +1,24 @@
 """Frames: what goes in comes out, what is none is refused with a typed error."""
 
+import math
+
 import pytest
 
 from godwit.errors import ProtocolError
 from godwit.protocol.messages import Commit, Hello, Keep, Resume, TokenEvent, Tokens
 from godwit.protocol.wire import decode_from_head, decode_from_peer, decode_from_worker, encode
-from godwit.types import Alternative, Epoch, ModelName, MoveId, RequestId, Sampling, Token, WorkerId
+from godwit.types import (
+    Alternative,
+    Epoch,
+    KvOffer,
+    KvRange,
+    ModelName,
+    MoveId,
+    RequestId,
+    Sampling,
+    Token,
+    WorkerId,
+)
 
 MOVE, REQUEST = MoveId("m1"), RequestId("r1")
 
@@ -60,3 +73,12 @@ def test_each_end_takes_only_what_the_other_end_may_say() -> None:
 def test_tokens_that_are_not_whole_are_no_message(event: TokenEvent) -> None:
     with pytest.raises(ProtocolError):
         decode_from_worker(encode(Tokens([event])))
+
+
+@pytest.mark.parametrize("share", [math.nan, math.inf, -0.5, 1.5])
+def test_a_share_that_is_none_is_no_message(share: float) -> None:
+    kv = KvOffer(KvRange(0, 2), "layout", share, 16)
+    sampling = Sampling(seed=1, max_tokens=9)
+    message = Resume(MOVE, REQUEST, ModelName("m"), "digest", (1, 2, 3), (), sampling, 1, kv)
+    with pytest.raises(ProtocolError):
+        decode_from_peer(encode(message))

@@ -72,8 +72,8 @@ class KvSending:
     num_sent: int = 0
     num_acked: int = 0
     _blocks: deque[_Block] = field(default_factory=deque)
-    _num_exporting: int = 0
-    _block_bytes: int = CHUNK_BYTES
+    _exporting: deque[KvRange] = field(default_factory=deque)
+    _block_bytes: int = AHEAD_BYTES  # until one is here nobody knows how large they are
     _next: int = field(init=False)
     _round: KvRange = field(init=False)
 
@@ -90,12 +90,16 @@ class KvSending:
         while self.is_asked and not self.is_over and self._has_room():
             if (kv := self._next_range(num_computed)) is None:
                 return
-            self._num_exporting += 1
+            self._exporting.append(kv)
             yield kv
 
+    def is_exporting(self, kv: KvRange) -> bool:
+        """Whether this is what the engine copies next; else an earlier move of the request had asked."""
+        return bool(self._exporting) and self._exporting[0] == kv
+
     def exported(self, kv: KvRange, data: bytearray, ids: Sequence[TokenId]) -> None:
-        """The engine has copied a range that was asked for; `ids` are all tokens of the request."""
-        self._num_exporting -= 1
+        """The engine has copied the range that it was to copy next; `ids` are all tokens of the request."""
+        self._exporting.popleft()
         if not self.is_over:
             self._block_bytes = max(len(data), 1)
             self._blocks.append(_Block(kv, data, self.digests.start(kv, ids)))
@@ -120,7 +124,7 @@ class KvSending:
     @property
     def is_all_sent(self) -> bool:
         """Whether no block is at the engine or waits to be sent."""
-        return not self._blocks and not self._num_exporting
+        return not self._blocks and not self._exporting
 
     def end(self) -> None:
         """Drop what is left."""
@@ -129,7 +133,7 @@ class KvSending:
 
     def _has_room(self) -> bool:
         waiting = sum(len(block.data) - block.num_sent for block in self._blocks)
-        return self.is_all_sent or waiting + self._num_exporting * self._block_bytes < AHEAD_BYTES
+        return self.is_all_sent or waiting + len(self._exporting) * self._block_bytes < AHEAD_BYTES
 
     def _next_range(self, num_computed: int) -> KvRange | None:
         size = self.offer.block_tokens

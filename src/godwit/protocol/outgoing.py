@@ -127,7 +127,7 @@ class SourceMoves:
     def exported(self, request: RequestId, event: KvExported) -> None:
         """The engine has copied the KV of a range."""
         outgoing = self._by_request.get(request)
-        if outgoing is None or (kv := outgoing.kv) is None:
+        if outgoing is None or (kv := outgoing.kv) is None or not kv.is_exporting(event.kv):
             return
         if len(event.data) > MAX_BLOCK_BYTES:
             self._give_kv_up(outgoing, f"a block of it has more than {MAX_BLOCK_BYTES} bytes")
@@ -190,7 +190,7 @@ class SourceMoves:
             self._give_kv_up(outgoing, "there is no direct link to the destination")
             return
         kv.is_asked = True
-        kv.num_acked = max(kv.num_acked, num_bytes)
+        kv.num_acked = max(kv.num_acked, min(num_bytes, kv.num_sent))
         self._pump(outgoing, kv)
 
     def _pump(self, outgoing: Outgoing, kv: KvSending) -> None:
