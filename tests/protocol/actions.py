@@ -6,7 +6,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from godwit.protocol.messages import Commit, Leave, Left, Load, ModelChanged, Unload
-from godwit.types import RequestId
+from godwit.types import RequestId, TokenPrompt
 from tests.protocol.node import Node
 from tests.protocol.world import HEAD, LIMITS, Link, World, decode
 
@@ -46,6 +46,17 @@ class Actions:
             to = pick([None, *NAMES], y)
             limits = replace(LIMITS, live=y % 5 > 0)
             self.world.move(request, to, limits, ("tokens", "kv", "split")[x % 3])
+
+    def start_long(self, x: int, y: int) -> None:
+        """One that lives long enough to be moved by its KV."""
+        self.num_started += 1
+        prompt = TokenPrompt(tuple(range(1, 2 + 25 * (x % 4))))
+        self.world.start(f"r{self.num_started}", 150, y % 12, prompt, ignore_eos=True)
+
+    def move_kv(self, x: int, y: int) -> None:
+        if request := self._request(x):
+            limits = replace(LIMITS, live=y % 3 > 0)
+            self.world.move(request, pick([None, *NAMES], y), limits, ("kv", "split")[x // 8 % 2])
 
     def cancel(self, x: int, _: int) -> None:
         if request := self._request(x):
@@ -189,6 +200,15 @@ def pick(options: list[T], number: int) -> T | None:
     return options[number % len(options)] if options else None
 
 
+KV: dict[Action, int] = {
+    Actions.deliver: 40,
+    Actions.step: 14,
+    Actions.report: 14,
+    Actions.run: 20,
+    Actions.move_kv: 5,
+    Actions.deliver_all: 6,
+    Actions.start_long: 3,
+}
 NORMAL: dict[Action, int] = {
     Actions.nothing: 1,
     Actions.deliver: 30,

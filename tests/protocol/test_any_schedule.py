@@ -7,7 +7,7 @@ from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
 from godwit.errors import GodwitError, InvariantBrokenError
-from tests.protocol.actions import FAULTS, NORMAL, UNREAL, Action, Actions
+from tests.protocol.actions import FAULTS, KV, NORMAL, UNREAL, Action, Actions
 from tests.protocol.checks import check_always, check_at_rest, settle
 
 NUM_EXAMPLES = int(os.environ.get("GODWIT_EXAMPLES", "600"))
@@ -92,3 +92,20 @@ def test_any_faults(seed: int) -> None:
 @given(seeds)
 def test_any_faults_and_messages_lost_repeated_or_reordered(seed: int) -> None:
     check(schedule_of(seed, NORMAL, FAULTS, UNREAL))
+
+
+@any_schedule
+@given(seeds, st.sampled_from([(KV,), (KV, FAULTS), (KV, FAULTS, UNREAL)]))
+def test_any_moves_by_kv(seed: int, weights: tuple[dict[Action, int], ...]) -> None:
+    check(schedule_of(seed, *weights))
+
+
+def test_those_moves_ship_kv() -> None:
+    shipped = 0
+    for seed in range(20):
+        actions = Actions()
+        for action, x, y in schedule_of(seed, KV):
+            action(actions, x, y)
+        settle(actions.world)
+        shipped += sum(one.kv_tokens > 0 and one.outcome == "done" for one in actions.world.records)
+    assert shipped >= 5

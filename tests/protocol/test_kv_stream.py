@@ -47,7 +47,7 @@ def carry(source: KvSending, destination: KvReceiving, blocks: Blocks, known: in
         while frames:
             part = decode_from_peer(frames.popleft())
             assert isinstance(part, KvPart)
-            taken = destination.take(part, IDS, 0.0)
+            taken = destination.take(part, len(IDS), lambda: IDS, 0.0)
             if isinstance(taken, str):
                 return taken
             if taken is not None:

@@ -195,10 +195,18 @@ class World:
 
     # --- requests -------------------------------------------------------------------------------------------
 
-    def start(self, name: str, max_tokens: int = 20, seed: int = 1, prompt: Prompt | None = None) -> Client:
+    def start(
+        self,
+        name: str,
+        max_tokens: int = 20,
+        seed: int = 1,
+        prompt: Prompt | None = None,
+        *,
+        ignore_eos: bool = False,
+    ) -> Client:
         """A client asks for up to `max_tokens` tokens."""
         request = RequestId(name)
-        sampling = Sampling(seed=seed, max_tokens=max_tokens)
+        sampling = Sampling(seed=seed, max_tokens=max_tokens, ignore_eos=ignore_eos)
         prompt = prompt or TokenPrompt(tuple(range(1, NUM_PROMPT + 1)))
         assert isinstance(prompt, TokenPrompt)
         client = Client(

@@ -167,7 +167,7 @@ class DestinationMoves:
         self._feed(incoming, ResumeArrived(len(message.output), refusal))
 
     def _consider_kv(self, incoming: Incoming, running: Running, offer: KvOffer) -> None:
-        engine, ids = running.engine, (*running.prompt_ids, *running.spec.output_ids)
+        engine, ids = running.engine, running.ids
         if engine.kv_layout != offer.layout:
             incoming.kv_refusal = f"the destination's KV is {engine.kv_layout}, not {offer.layout}"
         elif not 0 <= offer.kv.first < offer.kv.last < len(ids):
@@ -181,8 +181,8 @@ class DestinationMoves:
         kv, running = incoming.kv, incoming.running
         if kv is None or running is None:
             return
-        ids, now = (*running.prompt_ids, *running.spec.output_ids), self._now()
-        num_before, block = kv.num_received, kv.take(part, ids, now)
+        num_before, now = kv.num_received, self._now()
+        block = kv.take(part, running.num_tokens, lambda: running.ids, now)
         if isinstance(block, str):
             self._without_kv(incoming, block)
             return

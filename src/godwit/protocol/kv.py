@@ -6,7 +6,7 @@ A block is the KV of a range of tokens; its last chunk carries a digest over it 
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -73,7 +73,7 @@ class KvSending:
     num_acked: int = 0
     _blocks: deque[_Block] = field(default_factory=deque)
     _exporting: deque[KvRange] = field(default_factory=deque)
-    _block_bytes: int = AHEAD_BYTES  # until one is here nobody knows how large they are
+    _token_bytes: float = AHEAD_BYTES  # until a block is here nobody knows
     _next: int = field(init=False)
     _round: KvRange = field(init=False)
 
@@ -101,7 +101,7 @@ class KvSending:
         """The engine has copied the range that it was to copy next; `ids` are all tokens of the request."""
         self._exporting.popleft()
         if not self.is_over:
-            self._block_bytes = max(len(data), 1)
+            self._token_bytes = len(data) / (kv.last - kv.first)
             self._blocks.append(_Block(kv, data, self.digests.start(kv, ids)))
 
     def parts(self) -> Iterator[KvPart]:
@@ -133,7 +133,8 @@ class KvSending:
 
     def _has_room(self) -> bool:
         waiting = sum(len(block.data) - block.num_sent for block in self._blocks)
-        return self.is_all_sent or waiting + len(self._exporting) * self._block_bytes < AHEAD_BYTES
+        coming = sum(kv.last - kv.first for kv in self._exporting) * self._token_bytes
+        return self.is_all_sent or waiting + coming < AHEAD_BYTES
 
     def _next_range(self, num_computed: int) -> KvRange | None:
         size = self.offer.block_tokens
@@ -183,19 +184,19 @@ class KvReceiving:
         self._next = self.offer.kv.last if self.offer.share > 0 else self.offer.kv.first
 
     def take(
-        self, part: KvPart, ids: Sequence[TokenId], now: float
+        self, part: KvPart, num_tokens: int, ids: Callable[[], Sequence[TokenId]], now: float
     ) -> tuple[KvRange, bytearray] | str | None:
         """Put a chunk where it belongs; a block that it completes, or what is wrong with the chunk.
 
-        A chunk that comes again is skipped. `ids` are all tokens that are known of the request.
+        A chunk that comes again is skipped. `ids` gives the `num_tokens` tokens known of the request.
         """
         if self._has(part):
             return None
-        if not self._is_next(part, len(ids)):
+        if not self._is_next(part, num_tokens):
             return f"a chunk of {len(part.data)} bytes came for {part.offset} of {part.total} of {part.kv}"
         if self._kv is None or self._digest is None:
             self._kv, self._data, self._num_filled = part.kv, bytearray(part.total), 0
-            self._digest = self.digests.start(part.kv, ids)
+            self._digest = self.digests.start(part.kv, ids())
         end = part.offset + len(part.data)
         # A view takes the bytes without a copy of them.
         memoryview(self._data)[part.offset : end] = part.data

@@ -38,7 +38,7 @@ from godwit.protocol.messages import (
 )
 from godwit.protocol.running import IsDirect, Running, SendHead, SendPeer
 from godwit.protocol.source import SOURCE, Source, begin_source
-from godwit.types import KvOffer, KvPlan, KvRange, MoveId, RequestId, Round, TokenId, WorkerId
+from godwit.types import KvOffer, KvPlan, KvRange, MoveId, RequestId, Round, WorkerId
 
 KV_SHARE = 0.5
 """Of the time for the source's phase: KV that is not there by then is computed, and the move still ends."""
@@ -55,11 +55,6 @@ class Outgoing:
     num_sent: int = 0
     ready_s: float | None = None
     kv: KvSending | None = None
-
-    @property
-    def ids(self) -> tuple[TokenId, ...]:
-        """All tokens of the request; all but the last have KV."""
-        return (*self.running.prompt_ids, *(token.id for token in self.running.output))
 
 
 class SourceMoves:
@@ -134,7 +129,7 @@ class SourceMoves:
         elif event.problem is not None:
             self._give_kv_up(outgoing, event.problem)
         else:
-            kv.exported(event.kv, event.data, outgoing.ids)
+            kv.exported(event.kv, event.data, outgoing.running.ids)
             self._pump(outgoing, kv)
 
     def on_peer(self, sender: WorkerId, message: Resumed | Declined | KvWanted | KvDone) -> None:
@@ -169,7 +164,7 @@ class SourceMoves:
 
     def _offer_kv(self, outgoing: Outgoing, plan: KvPlan) -> str | None:
         """Offer the KV of all tokens but the last, which has none yet; or say why not."""
-        running, order, ids = outgoing.running, outgoing.order, outgoing.ids
+        running, order, ids = outgoing.running, outgoing.order, outgoing.running.ids
         layout = running.engine.kv_layout
         if layout is None:
             return "this engine exports no ranges of KV"
@@ -198,7 +193,7 @@ class SourceMoves:
         running = outgoing.running
         for part in kv.parts():
             self._send_peer(outgoing.order.destination, outgoing.order.peer_url, part)
-        for wanted in kv.ranges(len(outgoing.ids) - 1):
+        for wanted in kv.ranges(running.num_tokens - 1):
             running.engine.export_kv(running.sequence, wanted)
         if kv.is_asked and not kv.is_over and kv.is_all_sent:
             self._end_kv(outgoing, kv, None)

@@ -32,6 +32,16 @@ class Running:
         return RequestId(f"{self.request}@{self.epoch}")
 
     @property
+    def num_tokens(self) -> int:
+        """Prompt and output together; all but the last have KV while it decodes."""
+        return len(self.prompt_ids) + len(self.output)
+
+    @property
+    def ids(self) -> tuple[TokenId, ...]:
+        """All tokens, prompt and output."""
+        return (*self.prompt_ids, *(token.id for token in self.output))
+
+    @property
     def spec(self) -> SequenceSpec:
         """All that an engine needs to go on."""
         return SequenceSpec(self.prompt_ids, tuple(token.id for token in self.output), self.sampling)
