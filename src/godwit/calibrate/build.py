@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
-from godwit.calibrate.lines import Points, RateLine, inverted, rate_line
 from godwit.calibrate.measured import DecodeSample, Measurements, MoveSample, PrefillSample
 from godwit.calibrate.sizes import KvSizes, kv_sizes
 from godwit.costs.constants import Constant, Measurement
 from godwit.costs.fit import mean_of
 from godwit.costs.known import ASSUMED_KV_BYTES_PER_TOKEN
+from godwit.costs.lines import Points, RateLine, inverted, rate_line
 from godwit.profile import BatchRates, ModelProfile, PairProfile, Profile
 
 GOOD_POINTS = 8

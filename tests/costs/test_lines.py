@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from godwit.calibrate.lines import RateLine, inverted, rate_line
 from godwit.costs.fit import Estimate
+from godwit.costs.lines import RateLine, inverted, rate_line
 
 OVERHEAD_S, RATE = 0.05, 200.0
 AMOUNTS = (64, 128, 192, 256, 384, 512, 640, 832)
