@@ -162,17 +162,6 @@ def test_constants_are_found_and_give_the_crossover(
     assert row.effective_mbit == pytest.approx(KV_BYTES / per_kv_token_s * 8 / 1e6)
 
 
-def test_what_noise_puts_below_0_is_as_little_as_can_be() -> None:
-    contexts = (32, 128, 512)
-    records = [moved("kv", seconds, c, kv_tokens=c) for c, seconds in zip(contexts, (3, 2, 1), strict=True)]
-    records += [moved("tokens", seconds, c) for c, seconds in zip(contexts, (0.1, 1.0, 5.0), strict=True)]
-    constants = fit_constants(records, "this test")
-    assert constants.transfer_overhead_s.value == 2
-    assert constants.bandwidth_bytes_per_s.value > 1e11
-    assert constants.recompute_overhead_s.value == 0
-    assert 90 < constants.prefill_tps.value < 330
-
-
 @pytest.mark.parametrize("contexts", [(64,), (64, 256), (64, 256, 1024, 2048), (16, 17), (16,)])
 def test_calibration_is_not_fitted_on_the_cells(contexts: tuple[int, ...]) -> None:
     chosen = calibration_contexts(contexts)
