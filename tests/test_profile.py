@@ -10,6 +10,7 @@ from godwit.costs.constants import Constant, Measurement
 from godwit.costs.crossover import MigrationCost, Server
 from godwit.costs.known import Constants
 from godwit.costs.kv import KvSize
+from godwit.costs.shipping import SPLIT_GRAIN_TOKENS
 from godwit.errors import ConfigError
 from godwit.profile import (
     BatchRates,
@@ -80,13 +81,13 @@ def test_a_profile_is_read_back_as_it_was_written(tmp_path: Path, profile: Profi
 
 def test_what_nobody_measured_is_assumed() -> None:
     profile = parse_profile("{}")
-    assert profile.cost == MigrationCost(0.5, 0.2)
+    assert profile.cost == MigrationCost(0.5, 0.2, SPLIT_GRAIN_TOKENS)
     assert profile.transfer_overhead_s.provenance == "assumed"
     assert profile.bandwidth_bytes_per_s is None
 
 
 def test_a_profile_gives_what_the_cost_model_takes() -> None:
-    assert PROFILE.cost == MigrationCost(0.04, 0.2)
+    assert PROFILE.cost == MigrationCost(0.04, 0.2, SPLIT_GRAIN_TOKENS)
     assert PROFILE.models["full"].kv.bytes(0, 1000) == 23e6
     assert PROFILE.models["windowed"].kv.bytes(0, 1250) == pytest.approx(15e6)
 
@@ -159,7 +160,7 @@ def test_moves_are_chosen_from_what_is_measured_and_else_from_what_is_assumed() 
 def test_a_pair_and_a_worker_have_what_was_measured_of_them() -> None:
     costs = MoveCosts(DETAILED.constants)
     terms = costs.terms("full", "w1", "w2")
-    assert terms.cost == MigrationCost(0.01, 0.3)
+    assert terms.cost == MigrationCost(0.01, 0.3, SPLIT_GRAIN_TOKENS)
     assert terms.destination == Server(75.0, 1e8, KvSize.linear(23_000)), "its KV is the model's"
     loaded = costs.terms("full", "w1", "w2", both_loaded=True).destination
     assert (loaded.bandwidth_bytes_per_s, loaded.prefill_tps) == pytest.approx((5e7, 60.0))

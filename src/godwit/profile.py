@@ -18,6 +18,7 @@ from godwit.costs.known import (
     ServerConstants,
 )
 from godwit.costs.kv import KvSize
+from godwit.costs.shipping import SPLIT_GRAIN_TOKENS
 from godwit.errors import ConfigError
 
 Name = Annotated[str, Meta(min_length=1)]
@@ -120,7 +121,8 @@ class Profile(_Section, frozen=True):
     @property
     def cost(self) -> MigrationCost:
         """The overheads as the cost model takes them."""
-        return MigrationCost(self.transfer_overhead_s.value, self.recompute_overhead_s.value)
+        overheads_s = (self.transfer_overhead_s.value, self.recompute_overhead_s.value)
+        return MigrationCost(*overheads_s, SPLIT_GRAIN_TOKENS)
 
     @property
     def constants(self) -> Constants:

@@ -1,12 +1,19 @@
 """Small blocks and chunks, so that the KV of a few tokens takes several."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from godwit.costs import shipping
 from godwit.protocol import kv
 
 
-@pytest.fixture(scope="session", autouse=True)
-def small_blocks() -> None:
-    kv.CHUNK_BYTES, kv.WINDOW_BYTES, kv.MIN_TAIL_TOKENS = 200, 400, 2
-    shipping.SPLIT_BLOCK_TOKENS, shipping.BLOCK_TOKENS, shipping.SPLIT_GRAIN_TOKENS = (2, 4, 4), 6, 1
+@pytest.fixture(scope="package", autouse=True)
+def small_blocks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, size in (("CHUNK_BYTES", 200), ("WINDOW_BYTES", 400), ("MIN_TAIL_TOKENS", 2)):
+            patch.setattr(kv, name, size)
+        patch.setattr(shipping, "SPLIT_BLOCK_TOKENS", (2, 4))
+        patch.setattr(shipping, "BLOCK_TOKENS", 6)
+        patch.setattr(shipping, "SPLIT_GRAIN_TOKENS", 1)
+        yield

@@ -102,7 +102,7 @@ def test_any_moves_by_kv(seed: int, weights: tuple[dict[Action, int], ...]) -> N
 
 def test_those_moves_ship_kv() -> None:
     shipped = 0
-    for seed in range(20):
+    for seed in range(40):
         actions = Actions()
         for action, x, y in schedule_of(seed, KV):
             action(actions, x, y)
