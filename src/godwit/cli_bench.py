@@ -19,6 +19,7 @@ from godwit.bench.links import open_links
 from godwit.bench.pause import PauseReport, Spread, run_pause
 from godwit.bench.relay import MODES, RelayReport, run_relay
 from godwit.bench.soak import run_soak
+from godwit.cli_settings import whole_numbers
 from godwit.config import BUILT_IN_MODELS, ModelSettings
 from godwit.demo import demo as run_demo_command
 from godwit.errors import ConfigError
@@ -51,7 +52,7 @@ def pause(
     logs: Logs = None,
 ) -> None:
     """The pause of a live move against stop-and-recompute, by context length."""
-    lengths = _numbers("--contexts", contexts)
+    lengths = whole_numbers("--contexts", contexts)
     with Console(stderr=True).status("starting two workers") as status:
         report = uvloop.run(run_pause(lengths, repeat, model, status.update, logs))
     if as_json:
@@ -87,7 +88,7 @@ def relay(
     as_json: Json = False,
 ) -> None:
     """The head's cost of a streamed token, fed by fake engines."""
-    counts = _numbers("--clients", clients)
+    counts = whole_numbers("--clients", clients)
     with Console(stderr=True).status("starting a head") as status:
         report = uvloop.run(run_relay(modes.split(","), counts, seconds, repeat, status.update))
     if as_json:
@@ -128,7 +129,7 @@ def crossover(
     logs: Logs = None,
 ) -> None:
     """Transfer, recompute, split and auto over shaped links: where each one is the quickest."""
-    lengths, rates = _numbers("--contexts", contexts), _numbers("--links", links)
+    lengths, rates = whole_numbers("--contexts", contexts), whole_numbers("--links", links)
     if min(lengths) < MIN_CONTEXT_TOKENS:
         raise ConfigError(f"--contexts: every context has at least {MIN_CONTEXT_TOKENS} tokens")
     all_links = (*map(float, rates), *((None,) if unshaped else ()))
@@ -227,16 +228,6 @@ def _where(wins: str, tokens: float | None) -> str:
 
 def _spread(spread: Spread) -> str:
     return f"{spread.p50:.2f}, {spread.max:.2f}"
-
-
-def _numbers(option: str, text: str) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise ConfigError(f"{option}: whole numbers with commas between them, not {text!r}") from error
-    if min(numbers) < 1:
-        raise ConfigError(f"{option}: every number must be at least 1, not {text!r}")
-    return numbers
 
 
 def _print_json(report: Struct) -> None:

@@ -61,7 +61,7 @@ def calibrate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Measure what moves cost on a running cluster, by moving requests of its own, and write a profile."""
-    lengths = _numbers(contexts)
+    lengths = () if contexts is None else tuple(cli_settings.whole_numbers("--contexts", contexts, 2))
     check_contexts(lengths)
     if not out.parent.is_dir():
         raise ConfigError(f"--out: there is no folder {out.parent}")
@@ -197,18 +197,6 @@ def _times(effort: Effort, repeat: int) -> Effort:
         decode_steps=effort.decode_steps * repeat,
         prefill_turns=effort.prefill_turns * repeat,
     )
-
-
-def _numbers(text: str | None) -> tuple[int, ...]:
-    if text is None:
-        return ()
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise ConfigError(f"--contexts: whole numbers with commas between them, not {text!r}") from error
-    if min(numbers) < 2:
-        raise ConfigError(f"--contexts: every number must be at least 2, not {text!r}")
-    return numbers
 
 
 def _api_key() -> str | None:

@@ -24,7 +24,7 @@ from godwit.costs.crossover import (
 )
 from godwit.costs.known import ASSUMED_BANDWIDTH_BYTES_PER_S, Constants
 from godwit.costs.kv import KvSize
-from godwit.costs.shipping import SPLIT_GRAIN_TOKENS
+from godwit.costs.shipping import move_cost
 from godwit.errors import ConfigError
 from godwit.profile import Profile, read_profile
 
@@ -59,8 +59,7 @@ class Case(Struct, frozen=True):
     @property
     def cost(self) -> MigrationCost:
         """The overheads as the cost model takes them."""
-        overheads_s = (self.transfer_overhead_s.value, self.recompute_overhead_s.value)
-        return MigrationCost(*overheads_s, SPLIT_GRAIN_TOKENS)
+        return move_cost(self.transfer_overhead_s.value, self.recompute_overhead_s.value)
 
     def destination(self, prefill_tps: float) -> Server:
         """A destination whose own end of the link is never the slower one."""

@@ -37,6 +37,17 @@ def read_settings(path: Path | None) -> Settings:
         raise ConfigError(f"{path}: {error.message}") from error
 
 
+def whole_numbers(option: str, text: str, at_least: int = 1) -> list[int]:
+    """What an option lists with commas; ConfigError where it is anything else."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"{option}: whole numbers with commas between them, not {text!r}") from error
+    if min(numbers) < at_least:
+        raise ConfigError(f"{option}: every number must be at least {at_least}, not {text!r}")
+    return numbers
+
+
 def with_flags(settings: Settings, section: str, **flags: Any) -> Settings:
     """The settings with every flag that is not None put into its place in `section`, and checked again."""
     given = {name: value for name, value in flags.items() if value is not None}

@@ -102,6 +102,11 @@ class AdminClient:
         """What the head's moves cost."""
         return _decode(await self.costs_json(), CostsReport)
 
+    async def owner(self, request: str) -> str | None:
+        """The worker that has a request; None where it waits for one or is over."""
+        found = (one.worker for one in (await self.status()).requests if one.id == request)
+        return next(found, None)
+
     async def migrate(
         self,
         request: str,

@@ -78,10 +78,9 @@ class _Script:
             await self._acting
 
     async def _owner(self, request: str) -> str:
-        for one in (await self._cluster.admin.status()).requests:
-            if one.id == request and one.worker is not None:
-                return one.worker
-        raise GodwitError("the demo's request has ended before its time; run the demo again")
+        if (owner := await self._cluster.admin.owner(request)) is None:
+            raise GodwitError("the demo's request has ended before its time; run the demo again")
+        return owner
 
     async def _move(self, request: str) -> None:
         source = await self._owner(request)

@@ -18,7 +18,7 @@ from godwit.costs.known import (
     ServerConstants,
 )
 from godwit.costs.kv import KvSize
-from godwit.costs.shipping import SPLIT_GRAIN_TOKENS
+from godwit.costs.shipping import move_cost
 from godwit.errors import ConfigError
 
 Name = Annotated[str, Meta(min_length=1)]
@@ -65,9 +65,7 @@ class ModelProfile(_Section, frozen=True):
     @property
     def kv(self) -> KvSize:
         """Bytes by range."""
-        if self.kv_points:
-            return KvSize.measured(self.kv_points)
-        return KvSize.linear(self.kv_bytes_per_token.value)
+        return KvSize.known(self.kv_bytes_per_token.value, self.kv_points)
 
 
 class PairProfile(_Section, frozen=True):
@@ -121,8 +119,7 @@ class Profile(_Section, frozen=True):
     @property
     def cost(self) -> MigrationCost:
         """The overheads as the cost model takes them."""
-        overheads_s = (self.transfer_overhead_s.value, self.recompute_overhead_s.value)
-        return MigrationCost(*overheads_s, SPLIT_GRAIN_TOKENS)
+        return move_cost(self.transfer_overhead_s.value, self.recompute_overhead_s.value)
 
     @property
     def constants(self) -> Constants:

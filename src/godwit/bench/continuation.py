@@ -109,10 +109,9 @@ class ContinuationBench:
         return stream, record
 
     async def _owner(self, request: str) -> str:
-        for one in (await self._cluster.admin.status()).requests:
-            if one.id == request and one.worker is not None:
-                return one.worker
-        raise GodwitError("a request ended before its move")
+        if (owner := await self._cluster.admin.owner(request)) is None:
+            raise GodwitError("a request ended before its move")
+        return owner
 
 
 async def run_continuation(

@@ -203,7 +203,7 @@ def _start_holder() -> "subprocess.Popen[bytes]":
             holder.kill()
             holder.wait()
             raise NetnsError("unshare has made no namespace")
-        time.sleep(0.01)
+        time.sleep(0.01)  # nothing tells of it, and there is no event loop yet
     return holder
 
 

@@ -129,10 +129,9 @@ class PauseBench:
         )
 
     async def _owner(self, request: str) -> str:
-        for one in (await self._cluster.admin.status()).requests:
-            if one.id == request and one.worker is not None:
-                return one.worker
-        raise GodwitError("the measured request ended before its move; lower --contexts")
+        if (owner := await self._cluster.admin.owner(request)) is None:
+            raise GodwitError("the measured request ended before its move; lower --contexts")
+        return owner
 
     @contextlib.asynccontextmanager
     async def _bystander(self, worker: str | None) -> AsyncIterator[TimedStream]:

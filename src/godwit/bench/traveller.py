@@ -113,10 +113,9 @@ class Traveller:
         self._worker = await self._owner()
 
     async def _owner(self) -> str:
-        for one in (await self._cluster.admin.status()).requests:
-            if one.id == self._stream.request and one.worker is not None:
-                return one.worker
-        raise GodwitError("the request to be moved has ended")
+        if (owner := await self._cluster.admin.owner(self._stream.request)) is None:
+            raise GodwitError("the request to be moved has ended")
+        return owner
 
     async def _leave(self) -> None:
         """Drop the request, and wait until no worker has it."""

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from godwit.costs import shipping
 from godwit.costs.accuracy import ErrorSummary, PredictionErrors
 from godwit.costs.crossover import ALL_METHODS, Method, MigrationCost, Plan, Server
 from godwit.costs.fit import Line
@@ -13,6 +12,7 @@ from godwit.costs.known import Constants
 from godwit.costs.kv import KvSize
 from godwit.costs.learnt import Key, KvSizes, Learning, PooledLines, Recent, Untaught
 from godwit.costs.report import CostsReport, PairReport, ServerReport, line_known, size_known
+from godwit.costs.shipping import move_cost
 from godwit.types import Phases
 
 AUTO = "auto"
@@ -131,7 +131,7 @@ class MoveCosts:
         server = Server(
             prefill_share / recompute.slope, link_share / transfer.slope, self._kv(destination, model, sizes)
         )
-        cost = MigrationCost(transfer.intercept, recompute.intercept, shipping.SPLIT_GRAIN_TOKENS)
+        cost = move_cost(transfer.intercept, recompute.intercept)
         return MoveTerms(cost, server, server)
 
     def learn(self, seen: Observation) -> None:

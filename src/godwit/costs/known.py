@@ -67,9 +67,7 @@ class ServerConstants(Struct, frozen=True):
     @property
     def kv(self) -> KvSize:
         """Bytes by range."""
-        if self.kv_points:
-            return KvSize.measured(self.kv_points)
-        return KvSize.linear(self.kv_bytes_per_token.value)
+        return KvSize.known(self.kv_bytes_per_token.value, self.kv_points)
 
     @property
     def is_kv_measured(self) -> bool:

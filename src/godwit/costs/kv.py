@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 
 from msgspec import Struct
@@ -39,6 +39,11 @@ class KvSize(Struct, frozen=True):
     def measured(cls, points: Iterable[tuple[float, float]]) -> "KvSize":
         """From measured (tokens, bytes), in any order, each length once; (0, 0) is added."""
         return cls(((0.0, 0.0), *sorted(points)))
+
+    @classmethod
+    def known(cls, bytes_per_token: float, points: Collection[tuple[float, float]]) -> "KvSize":
+        """From measured points where there are any, else the same for every token."""
+        return cls.measured(points) if points else cls.linear(bytes_per_token)
 
     def bytes(self, first: float, last: float) -> float:
         """Bytes of tokens [first, last) in a context of `last` tokens; ValueError unless 0 ≤ first ≤ last.

@@ -1,6 +1,6 @@
 """From a plan for a move to the blocks in which its KV goes."""
 
-from godwit.costs.crossover import Plan
+from godwit.costs.crossover import MigrationCost, Plan
 from godwit.types import KvPlan
 
 BLOCK_S = 0.05
@@ -11,6 +11,11 @@ SPLIT_GRAIN_TOKENS = SPLIT_BLOCK_TOKENS[0]
 """What a split computes too much or waits too long, as tokens: one step of the destination."""
 BLOCK_TOKENS = 128
 """Of KV that goes in order, which nobody meets."""
+
+
+def move_cost(transfer_overhead_s: float, recompute_overhead_s: float) -> MigrationCost:
+    """The cost model with the grain that splits have in these blocks."""
+    return MigrationCost(transfer_overhead_s, recompute_overhead_s, SPLIT_GRAIN_TOKENS)
 
 
 def kv_plan(plan: Plan, context_tokens: int) -> KvPlan | None:
