@@ -14,10 +14,12 @@ from godwit.errors import ConfigError
 
 BUILT_IN_MODELS = ("smollm2-135m", "gemma3-270m")
 DEFAULT_MODEL = "smollm2-135m"
+URL_SCHEMES = ("https", "http", "file", "hf")
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
+Bandwidth = Annotated[float, Meta(ge=1000)]
 Text = Annotated[str, Meta(min_length=1)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", max_length=100)]
 Option = str | int | float | bool
@@ -29,7 +31,12 @@ class _Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class HeadSettings(_Section, frozen=True):
-    """Where the head listens and how much it takes; `heartbeat_s` and `dead_after_s` hold for its links."""
+    """Where the head listens and how much it takes; `heartbeat_s` and `dead_after_s` hold for its links.
+
+    An instance that has been idle for `keep_alive_s` is unloaded, None: only when its memory is needed.
+    `store` is the SQLite file with what must survive a restart (None: nothing does); of the decisions the
+    latest `max_events` are kept.
+    """
 
     host: Text = "127.0.0.1"
     port: Port = 8080
@@ -49,6 +56,9 @@ class HeadSettings(_Section, frozen=True):
     heartbeat_s: Seconds = 1.0
     dead_after_s: Seconds = 5.0
     policy: str = "least_loaded"
+    keep_alive_s: Seconds | None = None
+    store: Text | None = None
+    max_events: Count = 10_000
     tls_cert: Text | None = None
     tls_key: Text | None = None
 
@@ -78,6 +88,10 @@ class WorkerSettings(_Section, frozen=True):
 
     An engine that is in one step for longer than `stall_after_s` counts as failed. The certificate is for the
     peer port. With an `emulated_bandwidth_bytes_per_s` it sends no faster than that to other workers.
+
+    Checkpoints: `dram_bytes` of them are kept mapped and locked in memory (None: a quarter of the machine's),
+    `ssd_bytes` of fetched files in `checkpoint_dir` (None: in the cache folder, under the worker's name).
+    Loads out of a tier with an `emulated_…_bytes_per_s` are no faster than that.
     """
 
     name: Name | None = None
@@ -90,7 +104,13 @@ class WorkerSettings(_Section, frozen=True):
     dead_after_s: Seconds = 5.0
     peer_host: Text = "127.0.0.1"
     peer_port: Port = 0
-    emulated_bandwidth_bytes_per_s: Annotated[float, Meta(ge=1000)] | None = None
+    emulated_bandwidth_bytes_per_s: Bandwidth | None = None
+    checkpoint_dir: Text | None = None
+    dram_bytes: Annotated[int, Meta(ge=0)] | None = None
+    ssd_bytes: Annotated[int, Meta(ge=0)] = 100_000_000_000
+    emulated_dram_bytes_per_s: Bandwidth | None = None
+    emulated_ssd_bytes_per_s: Bandwidth | None = None
+    emulated_remote_bytes_per_s: Bandwidth | None = None
     tls_cert: Text | None = None
     tls_key: Text | None = None
 
@@ -109,10 +129,18 @@ class SecuritySettings(_Section, frozen=True):
 
 
 class ModelSettings(_Section, frozen=True):
-    """One model; without `path` its name must be a built-in one. `options` are the engine's own."""
+    """One model; without `path` and `url` its name must be a built-in one. `options` are the engine's own.
+
+    `path` is a file on the worker's machine, used where it is. `url` (http, https, file; hf://ORG/REPO/FILE
+    with `huggingface_hub`) is fetched into the worker's checkpoint folder when it is first loaded, and must
+    have the SHA-256 that `sha256` says. `preload`: how near a worker brings it when it starts, if it fits.
+    """
 
     name: Name
     path: Text | None = None
+    url: Text | None = None
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
+    preload: Literal["device", "dram", "none"] = "device"
     engine: Literal["llamacpp", "fake"] = "llamacpp"
     chat_template: Text | None = None
     options: dict[str, Option] = {}
@@ -170,12 +198,28 @@ def check_settings(settings: Settings) -> Settings:
         if names.count(name) > 1:
             raise ConfigError(f"models.name: {name!r} stands there twice; each model needs its own name")
     for model in settings.models:
-        if model.path is None and model.engine != "fake" and model.name not in BUILT_IN_MODELS:
+        _check_source(model)
+        has_file = model.path is not None or model.url is not None
+        if not has_file and model.engine != "fake" and model.name not in BUILT_IN_MODELS:
             raise ConfigError(
                 f"models.path: missing for {model.name!r}; give the GGUF file's path, or use a built-in "
                 f"model: {', '.join(BUILT_IN_MODELS)}"
             )
     return settings
+
+
+def _check_source(model: ModelSettings) -> None:
+    if model.path is not None and model.url is not None:
+        raise ConfigError(f"models.path, models.url: set one of them for {model.name!r}, not both")
+    if model.url is None:
+        if model.sha256 is not None:
+            raise ConfigError(f"models.sha256: is for what is fetched by url, and {model.name!r} has none")
+        return
+    scheme = model.url.partition("://")[0]
+    if scheme not in URL_SCHEMES:
+        raise ConfigError(f"models.url: {model.url!r} must begin with {', '.join(URL_SCHEMES)}")
+    if model.sha256 is None and scheme != "hf":
+        raise ConfigError(f"models.sha256: missing for {model.name!r}; what is fetched is checked against it")
 
 
 def check_listen(key: str, host: str, security: SecuritySettings, *, serves_clients: bool) -> None:

@@ -20,7 +20,16 @@ from godwit.errors import LinkError, ProtocolError, UnauthorizedError, Unavailab
 from godwit.profile import read_profile
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.head import HeadLimits
-from godwit.protocol.messages import Abandon, Alive, FromWorker, Hello, Left, Message, Relayed, Welcome
+from godwit.protocol.message import Message
+from godwit.protocol.messages import (
+    Abandon,
+    Alive,
+    FromWorker,
+    Hello,
+    Left,
+    Relayed,
+    Welcome,
+)
 from godwit.protocol.wire import decode_from_worker, encode
 from godwit.router.app import make_app, make_runner
 from godwit.router.metrics import RouterMetrics

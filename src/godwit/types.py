@@ -1,5 +1,6 @@
 """Frozen value types and ids that every layer shares; see docs/glossary.md for the words."""
 
+from enum import StrEnum
 from typing import Annotated, NewType
 
 from msgspec import Meta, Struct
@@ -151,11 +152,33 @@ class KvReport(Struct, frozen=True, array_like=True):
     problem: str | None = None
 
 
+class Tier(StrEnum):
+    """Where a checkpoint is on a server, from the nearest to the farthest."""
+
+    DEVICE = "device"
+    DRAM = "dram"
+    SSD = "ssd"
+    REMOTE = "remote"
+
+
+class LoadRecord(Struct, frozen=True, array_like=True, gc=False):
+    """A load that is over: `num_bytes` of checkpoint came from `tier` to the device.
+
+    `queue_s` were spent waiting for other loads on the same path, `seconds` on the load itself.
+    """
+
+    tier: Tier
+    num_bytes: int
+    queue_s: float
+    seconds: float
+
+
 class ModelInfo(Struct, frozen=True):
     """A model as one worker can serve it.
 
     `digest` identifies the checkpoint's content; `context_tokens` is the limit of prompt plus output for one
     request; `device_bytes` is weights plus KV of all slots; `is_loaded` tells whether an instance is up.
+    `tier` is the nearest one below the device that has the checkpoint, whose file has `checkpoint_bytes`.
     """
 
     name: ModelName
@@ -164,6 +187,8 @@ class ModelInfo(Struct, frozen=True):
     device_bytes: int
     is_loaded: bool
     has_chat_template: bool
+    checkpoint_bytes: int = 0
+    tier: Tier = Tier.SSD
 
 
 class MoveLimits(Struct, frozen=True):

@@ -5,8 +5,9 @@ import pytest
 
 from godwit.costs.accuracy import PredictionErrors
 from godwit.costs.fit import Line
-from godwit.costs.loading import LoadTimes, Tier
+from godwit.costs.loading import LoadTimes
 from godwit.costs.resume import ResumeTimes
+from godwit.types import Tier
 
 BANDWIDTHS = {Tier.DRAM: 8e9, Tier.SSD: 1e9, Tier.REMOTE: 1e8}
 GB = 10**9

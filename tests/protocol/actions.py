@@ -5,7 +5,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from godwit.protocol.messages import Commit, Leave, Left, Load, ModelChanged, Unload
+from godwit.protocol.messages import Commit, Leave, Left
+from godwit.protocol.model_messages import Load, ModelChanged, Unload
 from godwit.types import RequestId, TokenPrompt
 from tests.protocol.node import Node
 from tests.protocol.world import HEAD, LIMITS, Link, World, decode

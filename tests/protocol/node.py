@@ -7,7 +7,9 @@ from msgspec.structs import replace
 
 from godwit.errors import GodwitError, ModelLoadError
 from godwit.ports import Clock, Engine, Failed
-from godwit.protocol.messages import Hello, KvPart, Message, ModelChanged, PeerMessage
+from godwit.protocol.message import Message
+from godwit.protocol.messages import Hello, KvPart, PeerMessage
+from godwit.protocol.model_messages import ModelChanged
 from godwit.protocol.worker import WorkerRequests
 from godwit.types import ModelInfo, ModelName, WorkerId
 from tests.protocol.engine import StepEngine

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from godwit.costs.choice import MoveCosts
 from godwit.costs.known import Constants
 from godwit.protocol.coordinator import CoordinatorState
-from godwit.protocol.messages import Message
+from godwit.protocol.message import Message
 from godwit.types import MoveLimits, WorkerId
 from tests.protocol.checks import check_always, check_at_rest, settle
 from tests.protocol.client import Client

@@ -10,7 +10,8 @@ from godwit.costs.known import PairConstants
 from godwit.ports import SequenceSpec
 from godwit.protocol import kv, wire
 from godwit.protocol.entry import MoveRecord
-from godwit.protocol.messages import KvDone, KvPart, KvWanted, Message
+from godwit.protocol.message import Message
+from godwit.protocol.messages import KvDone, KvPart, KvWanted
 from godwit.types import MoveId, RequestId, Sampling, WorkerId
 from tests.protocol.client import Client
 from tests.protocol.engine import KV_BYTES_PER_TOKEN, StepEngine

@@ -2,11 +2,7 @@
 
 from godwit.errors import NoFreeSlotError
 from godwit.protocol.coordinator import CoordinatorState
-from godwit.protocol.messages import (
-    Accepted,
-    Rejected,
-    Submit,
-)
+from godwit.protocol.messages import Accepted, Rejected, Submit
 from godwit.protocol.wire import decode_from_head
 from godwit.types import RequestId, WorkerId
 from tests.protocol.checks import check_at_rest, settle

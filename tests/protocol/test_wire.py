@@ -5,7 +5,14 @@ import math
 import pytest
 
 from godwit.errors import ProtocolError
-from godwit.protocol.messages import Commit, Hello, Keep, Resume, TokenEvent, Tokens
+from godwit.protocol.messages import (
+    Commit,
+    Hello,
+    Keep,
+    Resume,
+    TokenEvent,
+    Tokens,
+)
 from godwit.protocol.wire import decode_from_head, decode_from_peer, decode_from_worker, encode
 from godwit.types import (
     Alternative,

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from godwit.protocol import messages as m
-from godwit.protocol.messages import Message, TokenEvent
+from godwit.protocol import model_messages as mm
+from godwit.protocol.message import Message
+from godwit.protocol.messages import TokenEvent
 
 
 def span(first: int, num: int) -> str:
@@ -17,7 +19,7 @@ def _event(event: TokenEvent) -> str:
     return f"{event.request} epoch {event.epoch}: {span(event.first_index, len(event.ids))}{finish}"
 
 
-def _model(message: m.ModelChanged) -> str:
+def _model(message: mm.ModelChanged) -> str:
     state = "loaded" if message.model.is_loaded else "not loaded"
     return f"{message.model.name} is {state}" + (f": {message.error}" if message.error else "")
 
@@ -32,9 +34,9 @@ _WORDS: dict[type[Message], Callable[[Any], str]] = {
     m.MoveFailed: lambda x: f"{x.move}: {x.reason}",
     m.Migrated: lambda x: f"{x.move} at {x.num_output}, {x.gap_tokens} behind",
     m.InDoubt: lambda x: f"{x.move}: {x.reason}",
-    m.ModelChanged: _model,
-    m.Load: lambda x: f"{x.model}",
-    m.Unload: lambda x: f"{x.model}",
+    mm.ModelChanged: _model,
+    mm.Load: lambda x: f"{x.model}",
+    mm.Unload: lambda x: f"{x.model}",
     m.Submit: lambda x: f"{x.request} epoch {x.epoch} after {len(x.output_ids)} tokens",
     m.Stop: lambda x: f"{x.request} up to epoch {x.epoch}",
     m.Prepare: lambda x: f"{x.move} for {x.request} from {x.source}, epoch {x.epoch}",

@@ -12,6 +12,7 @@ from godwit.protocol import wire
 from godwit.protocol.coordinator import CoordinatorState
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.head import HeadLimits
+from godwit.protocol.message import Message
 from godwit.protocol.messages import (
     Alive,
     FromHead,
@@ -19,14 +20,12 @@ from godwit.protocol.messages import (
     KvPart,
     Leave,
     Left,
-    Load,
-    Message,
     PeerHello,
     PeerMessage,
     Relayed,
-    Unload,
     Welcome,
 )
+from godwit.protocol.model_messages import AddModel, Load, RemoveModel, Unload
 from godwit.scheduling.control import Control, Outcome
 from godwit.scheduling.drains import DrainSettings
 from godwit.scheduling.policies import POLICIES
@@ -376,7 +375,7 @@ class World:
                 self._send_head(node.name, Left())
                 node.requests.head_gone()
                 node.is_up = node.is_linked = False
-            case Welcome():
+            case Welcome() | AddModel() | RemoveModel():
                 raise AssertionError("the world sends none")
             case _:
                 node.requests.on_head(message)

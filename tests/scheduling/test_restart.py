@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from godwit.errors import GodwitError
 from godwit.protocol.head import HeadLimits
+from godwit.protocol.message import Message
 from godwit.protocol.messages import (
     Accepted,
     Hello,
-    Message,
     Migrated,
     Prepare,
     Prepared,

@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from godwit.bench.relay_clients import TEXTS, Client
 from godwit.errors import LinkError
+from godwit.protocol.message import Message
 from godwit.protocol.messages import (
     Accepted,
     Alive,
     Hello,
-    Message,
     Stop,
     Submit,
     TokenEvent,

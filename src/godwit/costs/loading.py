@@ -5,19 +5,10 @@ slowest tier on its way to the device, re-estimated from every load that really 
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
 
 from godwit.costs.accuracy import PredictionErrors
 from godwit.costs.fit import OnlineConstant
-
-
-class Tier(StrEnum):
-    """Where a checkpoint is on a server, from the nearest to the farthest."""
-
-    DEVICE = "device"
-    DRAM = "dram"
-    SSD = "ssd"
-    REMOTE = "remote"
+from godwit.types import Tier
 
 
 class LoadTimes:

@@ -25,9 +25,9 @@ from godwit.protocol.events import (
     Tick,
 )
 from godwit.protocol.journal import ADOPTED, GAP, TAKEN, Journal, Verdict
+from godwit.protocol.message import Message
 from godwit.protocol.messages import (
     Accepted,
-    Message,
     Rejected,
     RequestFailed,
     Stop,

@@ -1,4 +1,4 @@
-"""Every message between head and workers and between workers; wire.py encodes them.
+"""Every message between head and workers and between workers, those about models apart; wire.py encodes them.
 
 A link delivers messages in order or breaks; after a break both ends forget the link's moves, and the head
 fails its requests over. All messages may still be handled late or twice: each names its move or epoch.
@@ -8,6 +8,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from godwit.protocol.message import Message
+from godwit.protocol.model_messages import ModelOrder, ModelReport
 from godwit.types import (
     Alternative,
     Epoch,
@@ -23,15 +25,11 @@ from godwit.types import (
     RequestId,
     Round,
     Sampling,
+    Tier,
     Token,
     TokenId,
     WorkerId,
 )
-
-
-class Message(Struct, frozen=True, array_like=True, tag=True):
-    """Base of all messages; on the wire an array that starts with the class's name."""
-
 
 # --- worker to head ---------------------------------------------------------------------------------------
 
@@ -40,6 +38,8 @@ class Hello(Message, frozen=True):
     """First message of a worker. `incarnation` fences an earlier life of the same worker.
 
     Workers dial `peer_url`, None: they cannot, and get `emulated_bytes_per_s` at most; `slots` are a model's.
+    `emulated_tiers` are the bandwidths of tiers that are slowed on purpose, in bytes/s. `loading` are
+    the models of which a load is under way.
     """
 
     worker: WorkerId
@@ -49,19 +49,15 @@ class Hello(Message, frozen=True):
     models: tuple[ModelInfo, ...]
     peer_url: str | None
     emulated_bytes_per_s: float | None = None
+    emulated_tiers: tuple[tuple[Tier, float], ...] = ()
+    dram_bytes: int = 0
+    loading: tuple[ModelName, ...] = ()
 
 
 class Alive(Message, frozen=True):
     """The worker's heartbeat; `is_stalled` where an engine has been in one step for too long."""
 
     is_stalled: bool
-
-
-class ModelChanged(Message, frozen=True):
-    """A model was loaded or unloaded, or (with `error`) could not be loaded."""
-
-    model: ModelInfo
-    error: str | None = None
 
 
 class Accepted(Message, frozen=True):
@@ -174,18 +170,6 @@ class Welcome(Message, frozen=True):
     """Answer to Hello: how often to send Alive."""
 
     heartbeat_s: float
-
-
-class Load(Message, frozen=True):
-    """Load a model; ModelChanged follows."""
-
-    model: ModelName
-
-
-class Unload(Message, frozen=True):
-    """Unload a model that serves nothing; ModelChanged follows."""
-
-    model: ModelName
 
 
 class Submit(Message, frozen=True):
@@ -374,7 +358,7 @@ class Relayed(Message, frozen=True):
 FromWorker = (
     Hello
     | Alive
-    | ModelChanged
+    | ModelReport
     | Accepted
     | Rejected
     | Tokens
@@ -389,6 +373,6 @@ FromWorker = (
     | Relayed
 )
 FromHead = (
-    Welcome | Load | Unload | Submit | Stop | Prepare | Migrate | AbortMove | Keep | Release | Leave | Relayed
+    Welcome | ModelOrder | Submit | Stop | Prepare | Migrate | AbortMove | Keep | Release | Leave | Relayed
 )
 FromPeer = PeerHello | PeerMessage | KvPart

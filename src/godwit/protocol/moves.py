@@ -18,12 +18,12 @@ from godwit.protocol.events import (
     SourceInDoubt,
     SourceStopped,
 )
+from godwit.protocol.message import Message
 from godwit.protocol.messages import (
     AbortMove,
     InDoubt,
     Keep,
     KvTaken,
-    Message,
     Migrate,
     Migrated,
     MoveFailed,

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from godwit.ports import Engine, SequenceSpec
-from godwit.protocol.messages import KvPart, Message, PeerMessage, TokenEvent
+from godwit.protocol.message import Message
+from godwit.protocol.messages import KvPart, PeerMessage, TokenEvent
 from godwit.types import Epoch, ModelName, RequestId, Sampling, Token, TokenId, WorkerId
 
 SendHead = Callable[[Message], None]

@@ -5,7 +5,8 @@ from typing import cast
 import msgspec
 
 from godwit.errors import ProtocolError
-from godwit.protocol.messages import FromHead, FromPeer, FromWorker, KvPart, Message, Tokens
+from godwit.protocol.message import Message
+from godwit.protocol.messages import FromHead, FromPeer, FromWorker, KvPart, Tokens
 
 _KV_FRAME_BYTES = 256
 _encoder = msgspec.msgpack.Encoder()

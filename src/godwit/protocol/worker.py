@@ -21,6 +21,7 @@ from godwit.ports import (
     KvImported,
 )
 from godwit.protocol.incoming import DestinationMoves
+from godwit.protocol.message import Message
 from godwit.protocol.messages import (
     AbortMove,
     Accepted,
@@ -29,7 +30,6 @@ from godwit.protocol.messages import (
     KvDone,
     KvPart,
     KvWanted,
-    Message,
     Migrate,
     PeerMessage,
     Prepare,

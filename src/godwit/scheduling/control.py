@@ -9,10 +9,11 @@ from godwit.costs.crossover import Method
 from godwit.costs.shipping import kv_plan
 from godwit.errors import ConflictError, GodwitError, NotFoundError, from_code
 from godwit.ports import Clock, Sink
-from godwit.protocol import messages
+from godwit.protocol import messages, model_messages
 from godwit.protocol.entry import Entry, MovePlan, MoveRecord
 from godwit.protocol.head import HeadLimits, HeadRequests, RequestReport
-from godwit.protocol.messages import Hello, Message
+from godwit.protocol.message import Message
+from godwit.protocol.messages import Hello
 from godwit.scheduling import events
 from godwit.scheduling.observations import observation
 from godwit.scheduling.scheduler import Scheduler
@@ -125,13 +126,18 @@ class Control:
         self.requests.worker_gone(worker, reason)
         self._pump()
 
-    def on_worker(self, worker: WorkerId, message: RequestReport | messages.ModelChanged) -> None:
+    def on_worker(self, worker: WorkerId, message: RequestReport | model_messages.ModelReport) -> None:
         """Take a report of a connected worker."""
-        if isinstance(message, messages.ModelChanged):
-            self.members[worker].models[message.model.name] = message.model
-            self._events.append(events.ModelChanged(worker, message.model, message.error))
-        else:
-            self.requests.on_worker(worker, message)
+        match message:
+            case model_messages.ModelChanged():
+                self.members[worker].models[message.model.name] = message.model
+                self._events.append(events.ModelChanged(worker, message.model, message.error))
+            case (
+                model_messages.LoadProgress() | model_messages.ModelRefused() | model_messages.ModelRemoved()
+            ):
+                pass
+            case _:
+                self.requests.on_worker(worker, message)
         if self._events:
             self._pump()
 
@@ -258,9 +264,9 @@ class Control:
             case events.Start():
                 self.requests.place(decision.request, decision.worker)
             case events.Load():
-                self.send(decision.worker, messages.Load(decision.model))
+                self.send(decision.worker, model_messages.Load(decision.model))
             case events.Unload():
-                self.send(decision.worker, messages.Unload(decision.model))
+                self.send(decision.worker, model_messages.Unload(decision.model))
             case events.Move():
                 self._move(decision)
             case events.Reject():

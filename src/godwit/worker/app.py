@@ -14,6 +14,7 @@ from godwit.config import ModelSettings, SecuritySettings, Settings, WorkerSetti
 from godwit.engines import create_engine, describe
 from godwit.errors import GodwitError, LinkError, ProtocolError
 from godwit.ports import Engine, EngineEvent, Failed
+from godwit.protocol.message import Message
 from godwit.protocol.messages import (
     Abandon,
     Alive,
@@ -22,16 +23,20 @@ from godwit.protocol.messages import (
     KvPart,
     Leave,
     Left,
-    Load,
-    Message,
-    ModelChanged,
     PeerHello,
     PeerMessage,
     Rejected,
     Relayed,
     Submit,
-    Unload,
     Welcome,
+)
+from godwit.protocol.model_messages import (
+    AddModel,
+    Load,
+    ModelChanged,
+    ModelRefused,
+    RemoveModel,
+    Unload,
 )
 from godwit.protocol.wire import decode_from_head, encode
 from godwit.protocol.worker import WorkerRequests
@@ -257,6 +262,13 @@ class Worker:
                 self._instances.load(message.model, lambda _: None)
             case Unload():
                 self._instances.unload(message.model)
+            case AddModel() | RemoveModel():
+                self._send(
+                    ModelRefused(
+                        message.model.name if isinstance(message, AddModel) else message.model,
+                        "not built yet",
+                    )
+                )
             case Relayed(peer, Abandon()) if self._peers.has_link(peer):
                 # The peer uses its link, so the head speaks for a dead one. What the peer sent comes first.
                 pass

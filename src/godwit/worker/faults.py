@@ -20,7 +20,8 @@ import structlog
 from msgspec.structs import replace
 
 from godwit.errors import ConfigError
-from godwit.protocol.messages import KvPart, Message, PeerMessage
+from godwit.protocol.message import Message
+from godwit.protocol.messages import KvPart, PeerMessage
 from godwit.types import MoveId, WorkerId
 
 VARIABLE = "GODWIT_FAULT"
