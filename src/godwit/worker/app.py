@@ -42,7 +42,7 @@ from godwit.protocol.wire import decode_from_head, encode
 from godwit.protocol.worker import WorkerRequests
 from godwit.runtime.doors import server_tls
 from godwit.runtime.link import Link, dial
-from godwit.types import ModelInfo, ModelName, WorkerId
+from godwit.types import ModelInfo, WorkerId
 from godwit.worker.faults import PeerFaults, exit_if_due
 from godwit.worker.instances import Checkpoint, LocalInstances
 from godwit.worker.peers import Peers, peer_url
