@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from godwit.types import ModelInfo, ModelName, RequestId, WorkerId
+from godwit.types import LoadRecord, ModelInfo, ModelName, RequestId, WorkerId
 
 # --- events -----------------------------------------------------------------------------------------------
 
@@ -53,11 +53,15 @@ class WorkerLeft(Struct, frozen=True):
 
 
 class ModelChanged(Struct, frozen=True):
-    """A worker loaded or unloaded a model or has it in another tier, or (with `error`) could not load it."""
+    """A worker loaded or unloaded a model or has it in another tier, or (with `error`) could not load it.
+
+    `load` tells of the load that is over.
+    """
 
     worker: WorkerId
     model: ModelInfo
     error: str | None = None
+    load: LoadRecord | None = None
 
 
 class ModelRemoved(Struct, frozen=True):
@@ -220,7 +224,8 @@ class Leave(Struct, frozen=True):
 
 class Interrupt(Struct, frozen=True):
     """Take the request off its worker without waiting for a move, and end the move that it is on, if any:
-    a drain's deadline has come, or (`is_preemption`) another model needs the device. RequestQueued must follow.
+    a drain's deadline has come, or (`is_preemption`) another model needs the device. RequestQueued must
+    follow.
     """
 
     request: RequestId

@@ -33,8 +33,8 @@ class Running(Struct, frozen=True):
     """A request that holds a slot on a worker.
 
     It had `num_tokens` (prompt and output) `at_s`, and has been decoding since; both are 0 and None until its
-    worker has accepted it. `is_moving`: a move of it is under way. Before `stays_until_s` it must not be moved
-    or preempted to make room: such a move has just failed, or it has been preempted before.
+    worker has accepted it. `is_moving`: a move of it is under way. Before `stays_until_s` it must not be
+    moved or preempted to make room: such a move has just failed, or it has been preempted before.
     """
 
     request: RequestId
