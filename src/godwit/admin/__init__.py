@@ -1,1 +1,1 @@
-"""The admin API: what operators see and order, for `godwit status`, `models`, `migrate`, `drain` and others."""
+"""The admin API: what operators see and order, for `godwit status`, `models`, `migrate` and others."""

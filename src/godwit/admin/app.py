@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from godwit.admin.door import Door, answer, decode
 from godwit.admin.events import EventAdmin
 from godwit.admin.models import ModelAdmin
-from godwit.admin.shapes import DrainOrder, Estimates, MigrateOrder
+from godwit.admin.shapes import DrainOrder, Estimates, Explained, MigrateOrder
 from godwit.admin.status import cluster_status, emulated_tiers
 from godwit.errors import BadRequestError, GodwitError
+from godwit.keeper import Keeper
 from godwit.protocol.entry import MoveRecord
-from godwit.runtime.store import Store
 from godwit.scheduling.control import Control, Outcome
+from godwit.scheduling.eventlog import EventLog
 from godwit.types import ModelName
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -25,13 +26,19 @@ class Admin:
     """The handlers under /admin/; with an admin key it is needed, without one only this machine gets in."""
 
     def __init__(
-        self, control: Control, records: Iterable[MoveRecord], store: Store, key: str | None
+        self,
+        control: Control,
+        keeper: Keeper,
+        log: EventLog,
+        records: Iterable[MoveRecord],
+        key: str | None,
     ) -> None:
         self._control = control
+        self._keeper = keeper
         self._records = records
         self._door = Door(key)
-        self._models = ModelAdmin(control, store, self._door)
-        self._events = EventAdmin(control.log, self._door, wall_now=time.time, now=time.monotonic)
+        self._models = ModelAdmin(control, keeper, self._door)
+        self._events = EventAdmin(log, self._door, wall_now=time.time, now=time.monotonic)
 
     def add_routes(self, app: web.Application) -> None:
         """Add the routes to an application whose middleware answers a GodwitError."""
@@ -66,7 +73,7 @@ class Admin:
     async def estimates(self, request: web.Request) -> web.Response:
         """The times from which starts are chosen now, and how far predictions were from what happened."""
         self._door.check(request)
-        return answer(Estimates(self._control.times.report(), emulated_tiers(self._control)))
+        return answer(Estimates(self._keeper.times.report(), emulated_tiers(self._control)))
 
     async def explain(self, request: web.Request) -> web.Response:
         """Where a request for a model would start now, and why there."""

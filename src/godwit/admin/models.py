@@ -1,7 +1,7 @@
 """Models that come and go while the head runs: /admin/models."""
 
 import asyncio
-from collections.abc import Mapping
+from functools import partial
 
 from aiohttp import web
 
@@ -10,22 +10,21 @@ from godwit.admin.shapes import ModelAnswers, Models, PinOrder
 from godwit.admin.status import emulated_tiers, model_listings
 from godwit.config import ModelSettings, Settings, check_settings
 from godwit.errors import BadRequestError, ConfigError, ConflictError, UnavailableError
-from godwit.runtime.store import Store
+from godwit.keeper import Keeper
+from godwit.scheduling.catalog import Answers
 from godwit.scheduling.control import Control
-from godwit.types import ModelName, WorkerId
+from godwit.types import ModelName
 
 ANSWER_S = 600.0
 """How long workers may take to add a model, the fetching of its checkpoint included."""
 
-Answers = Mapping[WorkerId, str | None]
-
 
 class ModelAdmin:
-    """The handlers under /admin/models; what was added or pinned is kept in `store`."""
+    """The handlers under /admin/models. They answer once what they changed is kept."""
 
-    def __init__(self, control: Control, store: Store, door: Door) -> None:
+    def __init__(self, control: Control, keeper: Keeper, door: Door) -> None:
         self._control = control
-        self._store = store
+        self._keeper = keeper
         self._door = door
 
     async def list_all(self, request: web.Request) -> web.Response:
@@ -38,37 +37,23 @@ class ModelAdmin:
         self._door.check(request)
         model = _checked(decode(await request.read(), ModelSettings))
         over: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
-
-        def done(answers: Answers) -> None:
-            # Whoever asked may have left by now: what the workers serve must be remembered all the same.
-            if None in answers.values():
-                self._store.add_model(model)
-            if not over.done():
-                over.set_result(answers)
-
-        self._control.add_model(model, done)
+        self._control.add_model(model, partial(_tell, over))
         answers = await _within(over, f"{model.name}: not every worker has answered")
         if None not in answers.values():
             raise ConflictError(f"{model.name} was not added: {_reasons(answers)}")
-        return answer(ModelAnswers(model.name, {**answers}))
+        await self._keeper.keep(self._control.catalog)
+        return _answered(model.name, answers)
 
     async def remove(self, request: web.Request) -> web.Response:
-        """Have all workers forget a model that was added."""
+        """Have all workers forget a model that was added; the answer is theirs."""
         self._door.check(request)
         name = ModelName(request.match_info["name"])
         over: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
-
-        def done(answers: Answers) -> None:
-            if not any(answers.values()):
-                self._store.remove_model(name)
-            if not over.done():
-                over.set_result(answers)
-
-        self._control.remove_model(name, done)
-        answers = await _within(over, f"{name}: not every worker has answered")
-        if any(answers.values()):
-            raise ConflictError(f"{name} was not removed everywhere: {_reasons(answers)}")
-        return answer(ModelAnswers(name, {**answers}))
+        self._control.remove_model(name, partial(_tell, over))
+        if name in self._control.catalog.pinned:
+            self._control.pin(name, False)
+        await self._keeper.keep(self._control.catalog)
+        return _answered(name, await _within(over, f"{name}: not every worker has answered"))
 
     async def pin(self, request: web.Request) -> web.Response:
         """Keep a model's instances on their devices, or let them be evicted again."""
@@ -76,8 +61,18 @@ class ModelAdmin:
         name = ModelName(request.match_info["name"])
         order = decode(await request.read(), PinOrder)
         self._control.pin(name, order.pinned)
-        self._store.pin(name, is_pinned=order.pinned)
+        await self._keeper.keep(self._control.catalog)
         return answer({"model": name, "pinned": order.pinned})
+
+
+def _tell(over: "asyncio.Future[Answers]", answers: Answers) -> None:
+    # Whoever asked may have left by now.
+    if not over.done():
+        over.set_result(answers)
+
+
+def _answered(model: str, answers: Answers) -> web.Response:
+    return answer(ModelAnswers(model, {str(worker): reason for worker, reason in sorted(answers.items())}))
 
 
 def _checked(model: ModelSettings) -> ModelSettings:

@@ -5,10 +5,11 @@ from msgspec import Struct
 from godwit.config import MoveMethod
 from godwit.costs.startup import EstimatesReport
 from godwit.protocol.entry import MoveRecord
+from godwit.scheduling.explain import Explanation
 from godwit.types import RequestId, Tier, WorkerId
 
 EmulatedTiers = dict[str, dict[Tier, float]]
-"""By worker: the bandwidths (bytes/s) of tiers that are slowed on purpose, so that times are not real ones."""
+"""By worker, the bandwidths (bytes/s) of tiers that are slowed on purpose: times there are not real ones."""
 
 
 class Progress(Struct, frozen=True):
@@ -103,7 +104,7 @@ class Place(Struct, frozen=True):
 
 
 class ModelListing(Struct, frozen=True):
-    """One model and the workers that serve it; `is_added`: through the admin API, not by a worker's settings."""
+    """One model and the workers that serve it; `is_added`: through the admin API, not in their settings."""
 
     name: str
     is_pinned: bool
@@ -129,6 +130,13 @@ class Estimates(Struct, frozen=True):
     """Answer of GET /admin/estimates."""
 
     estimates: EstimatesReport
+    emulated_tiers: EmulatedTiers = {}
+
+
+class Explained(Struct, frozen=True):
+    """Answer of GET /admin/explain."""
+
+    explanation: Explanation
     emulated_tiers: EmulatedTiers = {}
 
 

@@ -60,7 +60,7 @@ def emulated_tiers(control: Control) -> EmulatedTiers:
 def model_listings(control: Control) -> tuple[ModelListing, ...]:
     """Every model that some worker serves or that was added, by name, with where it is."""
     views = control.view().workers
-    places: dict[str, list[Place]] = {name: [] for name in control.added}
+    places: dict[str, list[Place]] = {name: [] for name in control.catalog.added}
     for worker, member in sorted(control.members.items()):
         for info in member.models.values():
             model = _model(control, member, views.get(worker), info)
@@ -77,7 +77,7 @@ def model_listings(control: Control) -> tuple[ModelListing, ...]:
                 )
             )
     return tuple(
-        ModelListing(name, name in control.pinned, name in control.added, tuple(where))
+        ModelListing(name, name in control.catalog.pinned, name in control.catalog.added, tuple(where))
         for name, where in sorted(places.items())
     )
 
@@ -97,7 +97,7 @@ def _model(control: Control, member: Member, view: WorkerView | None, info: Mode
         is_loading=seen is not None and seen.is_loading,
         progress=None if moved is None else Progress(moved.tier, moved.num_bytes, moved.total_bytes),
         num_running=0 if seen is None else seen.num_running,
-        is_pinned=info.name in control.pinned,
+        is_pinned=info.name in control.catalog.pinned,
     )
 
 
