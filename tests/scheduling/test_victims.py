@@ -11,11 +11,10 @@ from msgspec.structs import replace
 
 from godwit.scheduling.choices import Choice, Step, Victim
 from godwit.scheduling.startup import room_bytes
-from godwit.scheduling.victims import clear_by_killing, clear_by_moving
+from godwit.scheduling.victims import Places, clear_by_killing, clear_by_moving
 from godwit.scheduling.view import ClusterView, ModelView, WorkerView
 from godwit.types import ModelName, Tier, WorkerId
 from tests.scheduling.views import (
-    NOBODY,
     W0,
     W1,
     W2,
@@ -36,11 +35,11 @@ WANTED = absent("a", 60, Tier.DRAM)
 
 def _moved(*workers: WorkerView, times: FixedTimes | None = None) -> Choice | None:
     view = cluster(*workers, times=times)
-    return clear_by_moving(view, workers[0], A)
+    return clear_by_moving(Places(view), workers[0], A)
 
 
 def _killed(*workers: WorkerView) -> Choice | None:
-    return clear_by_killing(cluster(*workers), workers[0], A)
+    return clear_by_killing(Places(cluster(*workers)), workers[0], A)
 
 
 # --- moving ----------------------------------------------------------------------------------------------
@@ -80,7 +79,7 @@ def test_a_destination_that_loads_the_model_is_ready_when_it_is() -> None:
 def test_the_context_grows_with_time() -> None:
     first = worker("w0", 100, WANTED, busy("b", 60, (128,)))
     view = replace(cluster(first, worker("w1", 100, idle("b", 60))), now=16.0)
-    choice = clear_by_moving(view, first, A)
+    choice = clear_by_moving(Places(view), first, A)
     assert choice is not None
     assert choice.victims == (Victim(B, W1, 0.0, 2.0),)
 
@@ -202,7 +201,7 @@ def test_without_a_place_nobody_moves(other: WorkerView) -> None:
 def test_no_victim_goes_to_an_excluded_worker() -> None:
     one = worker("w0", 100, WANTED, busy("b", 60))
     view = cluster(one, worker("w1", 100, idle("b", 60)))
-    assert clear_by_moving(view, one, A, frozenset({W1})) is None
+    assert clear_by_moving(Places(view, frozenset({W1})), one, A) is None
 
 
 def test_nothing_is_cleared_where_the_model_could_not_be_loaded_or_need_not() -> None:
@@ -216,10 +215,10 @@ def test_nothing_is_cleared_where_the_model_could_not_be_loaded_or_need_not() ->
 def test_what_takes_too_long_is_not_found() -> None:
     one = worker("w0", 100, WANTED, busy("b", 60))
     view = cluster(one, worker("w1", 100, idle("b", 60)))
-    assert clear_by_moving(view, one, A, NOBODY, 2.0) is not None
-    assert clear_by_moving(view, one, A, NOBODY, 1.9) is None
-    assert clear_by_killing(view, one, A, NOBODY, 1.0) is not None
-    assert clear_by_killing(view, one, A, NOBODY, 0.9) is None
+    assert clear_by_moving(Places(view), one, A, 2.0) is not None
+    assert clear_by_moving(Places(view), one, A, 1.9) is None
+    assert clear_by_killing(Places(view), one, A, 1.0) is not None
+    assert clear_by_killing(Places(view), one, A, 0.9) is None
 
 
 # --- preempting ------------------------------------------------------------------------------------------
@@ -388,7 +387,7 @@ def clusters(draw: st.DrawFn) -> Asked:
 @settings(max_examples=400, deadline=None)
 @given(clusters())
 def test_the_moves_are_the_cheapest_of_all(asked: Asked) -> None:
-    choice = clear_by_moving(asked.view, asked.first, A)
+    choice = clear_by_moving(Places(asked.view), asked.first, A)
     expected = _cheapest_moves(asked) if asked.shortage() > 0 else None
     event("none" if expected is None else f"{expected[1]} victims")
     if expected is None:
@@ -410,7 +409,7 @@ def test_the_moves_are_the_cheapest_of_all(asked: Asked) -> None:
 @settings(max_examples=200, deadline=None)
 @given(clusters())
 def test_what_is_preempted_is_the_least_of_all(asked: Asked) -> None:
-    choice = clear_by_killing(asked.view, asked.first, A)
+    choice = clear_by_killing(Places(asked.view), asked.first, A)
     assert room_bytes(asked.first) == _room(asked.first)
     sets = list(asked.sets()) if asked.shortage() > 0 else []
     if not sets:
