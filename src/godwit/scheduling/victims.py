@@ -84,23 +84,30 @@ class Places:
         return options
 
     def _place(self, worker: WorkerView, leaving: ModelView, within_s: float) -> tuple[float, int] | None:
-        """(load_s, bytes that it takes there) of a place for all of an instance's requests; None: it is none."""
+        """(load_s, bytes taken there) of a place for all of an instance's requests; None: it is none.
+
+        A decision asks this of thousands of workers, so what most of them fail at comes first.
+        """
         state = worker.models[leaving.info.name]
-        if state.info.digest != leaving.info.digest or refusal(worker, state) is not None:
+        info = state.info
+        is_under_way = state.is_loading or state.is_coming
+        if info.is_loaded or is_under_way:
+            load_s = remaining_s(self.view, state) if is_under_way else 0.0
+        else:
+            load_s = self.view.times.load_s(worker.id, info)
+        if load_s > within_s or len(leaving.running) > worker.slots - state.num_used:
             return None
-        if state.num_used + len(leaving.running) > worker.slots:
+        needed_bytes = 0
+        # What is idle there cannot be evicted for others once it serves the victim's requests.
+        if not is_under_way and (not info.is_loaded or can_be_evicted(state)):
+            needed_bytes = info.device_bytes
+            if needed_bytes > self._room(worker):
+                return None
+        if info.digest != leaving.info.digest or refusal(worker, state) is not None:
             return None
-        if state.is_loading or state.is_coming:
-            return remaining_s(self.view, state), 0
-        if state.info.is_loaded and not can_be_evicted(state):
-            return 0.0, 0
-        # To be loaded, or idle: then its memory does not count as room any more.
-        if not state.info.is_loaded and self.view.times.load_s(worker.id, state.info) > within_s:
-            return None
-        if state.info.device_bytes > self._room(worker):
-            return None
-        load_s = 0.0 if state.info.is_loaded else sum(loading_s(self.view, worker, state.info))
-        return load_s, state.info.device_bytes
+        if not info.is_loaded and not is_under_way:
+            load_s += worker.queue_s(info.tier, self.view.now)
+        return load_s, needed_bytes
 
     def _room(self, worker: WorkerView) -> int:
         room = self.rooms.get(worker.id)
@@ -126,10 +133,13 @@ def clear_by_moving(
     # The sum of three may round otherwise than a difference: no tie shall be lost to that.
     most_s = within_s - queue_s - load_s + 1e-9
     units = []
-    for one in busy:
+    for one in sorted(busy, key=lambda one: -one.info.device_bytes):
         options = places.moves(worker, one, len(busy), most_s)
         if options:
             units.append(Unit(one.info.name, one.info.device_bytes, options))
+            if one.info.device_bytes >= shortage:
+                # It is enough alone: from here on nothing dearer is of interest.
+                most_s = options[0].price
     victims = cheapest(units, shortage, places.rooms, most_s)
     return None if victims is None else _cleared(worker, state, victims, queue_s, load_s)
 
