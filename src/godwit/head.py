@@ -259,7 +259,7 @@ class Hub:
             reason = await link.run(lambda frame: self._take(worker, link, decode_from_worker(frame)))
         finally:
             if self._links.get(worker) is link:
-                self._leave(worker, reason)
+                self._leave(worker, link.reason or reason)
         return web.Response()
 
     def _join(self, hello: Hello, link: Link) -> None:

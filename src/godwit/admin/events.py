@@ -91,7 +91,6 @@ class EventAdmin:
 
 
 def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise BadRequestError(f"since: a sequence number, not {text!r}", param="since") from error
+    if not text.isdecimal():
+        raise BadRequestError(f"since: a sequence number, not {text!r}", param="since")
+    return int(text)
