@@ -33,7 +33,8 @@ class _Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class HeadSettings(_Section, frozen=True):
     """Where the head listens and how much it takes; `heartbeat_s` and `dead_after_s` hold for its links.
 
-    An instance that has been idle for `keep_alive_s` is unloaded, None: only when its memory is needed.
+    An instance that has been idle for `keep_alive_s` is unloaded, None: only when its memory is needed. For a
+    request that has found no place for `patience_s`, instances in its way take nothing new.
     `store` is the SQLite file with what must survive a restart (None: nothing does); of the decisions the
     latest `max_events` are kept.
     """
@@ -57,6 +58,7 @@ class HeadSettings(_Section, frozen=True):
     dead_after_s: Seconds = 5.0
     policy: str = "live_migration"
     keep_alive_s: Seconds | None = None
+    patience_s: Seconds = 5.0
     store: Text | None = None
     max_events: Count = 10_000
     tls_cert: Text | None = None
