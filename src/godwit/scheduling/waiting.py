@@ -12,7 +12,8 @@ from godwit.types import ModelName, RequestId, WorkerId
 class Waiting(Struct, frozen=True):
     """A request in line `since` then: `exclude` holds for good, `avoid` until a tick.
 
-    `reason` is what failed last. `promised` is the worker on which a load was last begun, or waited for, for its sake.
+    `reason` is what failed last. `promised` is the worker on which a load was last begun, or waited for, for
+    its sake.
     """
 
     order: tuple[bool, int]
