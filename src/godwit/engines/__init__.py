@@ -121,18 +121,14 @@ def _options(spec: EngineSpec, wanted: type[T]) -> T:
 
 def _load_fake(spec: EngineSpec) -> Runner:
     options = _options(spec, FakeOptions)
-    info = fake_info(
-        spec.name, spec.slots, spec.context_tokens, options, is_loaded=True, path=spec.path
-    )
+    info = fake_info(spec.name, spec.slots, spec.context_tokens, options, is_loaded=True, path=spec.path)
     time.sleep(options.load_s)  # what a load is: a blocking call in the loader's own thread
     return FakeRunner(info, spec.slots, options)
 
 
 def _describe_fake(spec: EngineSpec) -> ModelInfo:
     options = _options(spec, FakeOptions)
-    return fake_info(
-        spec.name, spec.slots, spec.context_tokens, options, is_loaded=False, path=spec.path
-    )
+    return fake_info(spec.name, spec.slots, spec.context_tokens, options, is_loaded=False, path=spec.path)
 
 
 def _load_llamacpp(spec: EngineSpec) -> Runner:

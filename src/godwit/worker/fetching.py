@@ -67,9 +67,7 @@ async def fetch(remote: Remote, target: Path, make_room: MakeRoom, pace: Pace, w
         part.unlink(missing_ok=True)
 
 
-async def _write(
-    stream: _Stream, out: IO[bytes], make_room: MakeRoom, pace: Pace, watch: LoadWatch
-) -> str:
+async def _write(stream: _Stream, out: IO[bytes], make_room: MakeRoom, pace: Pace, watch: LoadWatch) -> str:
     digest = hashlib.sha256()
     num_bytes = 0
 

@@ -17,7 +17,6 @@ from godwit.worker.progress import LoadWatch
 from godwit.worker.store import CheckpointStore, StoredFile
 
 CLOSE_S = 30.0
-# An engine says nothing when its last slot is freed, so an unload that waits for it has to look.
 LOOK_EVERY_S = 0.01
 Done = Callable[[Engine | GodwitError], None]
 OnChange = Callable[[ModelInfo, str | None, LoadRecord | None], None]
@@ -63,6 +62,10 @@ class LocalInstances:
     @property
     def engines(self) -> Sequence[Engine]:
         return list(self._engines.values())
+
+    def has(self, model: ModelName) -> bool:
+        """Whether this worker can serve `model`."""
+        return model in self._models
 
     def info(self, model: ModelName) -> ModelInfo:
         """A model of this worker, with its state now."""
@@ -158,8 +161,8 @@ class LocalInstances:
         need, used = self._bytes_of([model]), self._bytes_of(stays)
         if used + need > self._device_bytes:
             raise ModelLoadError(
-                f"{model} needs {need / 1e6:.0f} MB, and {used / 1e6:.0f} of {self._device_bytes / 1e6:.0f} MB "
-                "are in use: lower worker.slots or worker.context_tokens, or raise worker.device_bytes"
+                f"{model} needs {need / 1e6:.0f} MB, and {used / 1e6:.0f} of "
+                f"{self._device_bytes / 1e6:.0f} MB are in use: lower worker.slots or worker.context_tokens, or raise worker.device_bytes"
             )
 
     async def _wait_for_memory(self, model: ModelName) -> None:
@@ -171,7 +174,9 @@ class LocalInstances:
             self._check_room(model)
             await asyncio.wait(going, timeout=end_s - loop.time(), return_when=asyncio.FIRST_COMPLETED)
             if loop.time() >= end_s:
-                raise ModelLoadError(f"an engine that was closed holds its memory still, {CLOSE_S:.0f} s after")
+                raise ModelLoadError(
+                    f"an engine that was closed holds its memory still, {CLOSE_S:.0f} s after"
+                )
 
     def _held_bytes(self) -> int:
         return self._bytes_of({*self._engines, *self._loading}) + sum(self._closing.values())
@@ -222,7 +227,7 @@ class LocalInstances:
     async def _drop_when_idle(self, model: ModelName, engine: Engine) -> None:
         try:
             async with asyncio.timeout(CLOSE_S):
-                while not _is_idle(engine):
+                while not _is_idle(engine):  # noqa: ASYNC110 -- an engine says nothing when a slot is freed
                     await asyncio.sleep(LOOK_EVERY_S)
         except TimeoutError:
             _log.warning("stays loaded: it still serves requests", model=model, after_s=CLOSE_S)

@@ -38,7 +38,7 @@ class Pace:
 
 
 class LoadWatch:
-    """Watches one load from its start; `report` is told of a tier, the bytes moved out of it, and of how many.
+    """Watches one load from its start; `report` gets a tier, the bytes that have left it, and all bytes.
 
     `tier` is where the checkpoint was when bytes began to move, None before that.
     """

@@ -1,5 +1,6 @@
 """Files in memory: mapped and locked while they are in DRAM, out of the page cache when they are not."""
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -39,17 +40,15 @@ def raise_lock_limit() -> None:
 
 
 def drop_pages(path: Path) -> None:
-    """Put a file out of the page cache, as far as nobody has it mapped; harmless where it is gone."""
-    try:
+    """Put a file out of the page cache, as far as nobody has it mapped; harmless where it cannot be."""
+    with contextlib.suppress(OSError):
         file = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return
-    try:
-        # Pages that are not written yet would stay.
-        os.fsync(file)
-        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(file)
+        try:
+            # Pages that are not written yet would stay.
+            os.fsync(file)
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(file)
 
 
 @cache

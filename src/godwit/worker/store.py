@@ -59,7 +59,7 @@ class StoredFile:
 
 
 class CheckpointStore:
-    """Files of models in three tiers, within `dram_bytes` and `ssd_bytes`; all calls come from one event loop.
+    """Files of models in three tiers, within `dram_bytes` and `ssd_bytes`; used by one event loop.
 
     Fetched files are in `folder`, by their SHA-256. `rates` slows tiers down, in bytes/s.
     `on_tier` is called with a file that has come to another tier.
@@ -87,9 +87,8 @@ class CheckpointStore:
             path.unlink()
         found = [path.absolute() for path in self.folder.iterdir() if _KEY.fullmatch(path.name)]
         for path in sorted(found, key=lambda one: one.stat().st_atime_ns):
-            file = StoredFile(path, None, is_fetched=True, last_use=next(self._uses))
-            self._files[path] = file
-            self._look(file)
+            num_bytes, last_use = path.stat().st_size, next(self._uses)
+            self._files[path] = StoredFile(path, None, True, True, num_bytes, last_use=last_use)
 
     def in_place(self, path: Path) -> StoredFile:
         """The file at `path`, which is used where it is."""
@@ -115,15 +114,9 @@ class CheckpointStore:
 
     async def to_ssd(self, file: StoredFile, watch: LoadWatch) -> None:
         """Fetch a file unless it is here; ModelLoadError where that fails. Call it inside `using`."""
-        await in_thread(self._look, file)
-        if file.is_here:
+        if file.is_here or file.remote is None:
             return
-        if file.remote is None:
-            raise ModelLoadError(
-                f"there is no model file {file.path}: put it back, or correct models.path and restart the worker"
-            )
         async with watch.turn(self._ways[Tier.REMOTE]):
-            await in_thread(self._look, file)
             if file.is_here:
                 return
             watch.begins(Tier.REMOTE)
@@ -139,7 +132,10 @@ class CheckpointStore:
             return
         await self.to_ssd(file, watch)
         async with watch.turn(self._ways[Tier.SSD]):
-            if file.resident is not None or not (may_evict or self._has_dram_room(file)):
+            if file.resident is not None:
+                return
+            await in_thread(_look, file)
+            if not (may_evict or self._has_dram_room(file)):
                 return
             if watch.tier is None:
                 # What the page cache has left over from other uses would make the SSD look fast.
@@ -186,18 +182,6 @@ class CheckpointStore:
 
     # --- the three ways -------------------------------------------------------------------------------------
 
-    def _look(self, file: StoredFile) -> None:
-        """Whether the file is there, and how large, which others may change."""
-        try:
-            stat = file.path.stat()
-        except OSError:
-            file.is_here = False
-            return
-        file.is_here, file.num_bytes = True, stat.st_size
-        if file.is_fetched:
-            # The order of use outlives the worker; the time of change must stay, digests go by it.
-            os.utime(file.path, ns=(time.time_ns(), stat.st_mtime_ns))
-
     async def _fetch(self, file: StoredFile, remote: Remote, watch: LoadWatch) -> None:
         async def make_room(num_bytes: int) -> None:
             await self._make_ssd_room(file, num_bytes)
@@ -206,7 +190,7 @@ class CheckpointStore:
         pace = Pace(self._rates.get(Tier.REMOTE))
         sha256 = await fetch(remote, file.path, make_room, pace, watch)
         await in_thread(remember_digest, file.path, sha256)
-        await in_thread(self._look, file)
+        file.is_here, file.num_bytes = True, file.path.stat().st_size
         _log.info("fetched", url=remote.url, num_bytes=file.num_bytes)
 
     def _make_folder(self) -> None:
@@ -225,7 +209,6 @@ class CheckpointStore:
         try:
             opened = await in_thread(os.open, file.path, os.O_RDONLY)
             try:
-                file.num_bytes = os.fstat(opened).st_size
                 while num_read := await in_thread(os.preadv, opened, [buffer], done):
                     done += num_read
                     await pace.moved(num_read)
@@ -298,6 +281,20 @@ def _last_use(file: StoredFile) -> int:
 
 def _bytes(files: list[StoredFile]) -> int:
     return sum(file.num_bytes for file in files)
+
+
+def _look(file: StoredFile) -> None:
+    """See how large a file is, and that it is still there: ModelLoadError; blocks."""
+    try:
+        stat = file.path.stat()
+        if file.is_fetched:
+            # The order of use outlives the worker; the time of change must stay, since digests go by it.
+            os.utime(file.path, ns=(time.time_ns(), stat.st_mtime_ns))
+    except OSError as error:
+        file.is_here = False
+        cure = "load it again to fetch it anew" if file.is_fetched else "put it back"
+        raise ModelLoadError(f"cannot read the model file {file.path} ({error.strerror}): {cure}") from error
+    file.num_bytes = stat.st_size
 
 
 def _map(path: Path) -> Resident:
