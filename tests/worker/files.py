@@ -1,10 +1,10 @@
 """Model files for tests of the store: their content, their pages, and a server that hands them out."""
 
+import asyncio
 import ctypes
 import hashlib
 import mmap
-import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -102,4 +102,11 @@ async def opened(shop: Shop) -> AsyncIterator[Shop]:
 
 def names(folder: Path) -> list[str]:
     """What is in a folder, if there is one."""
-    return sorted(os.listdir(folder)) if folder.is_dir() else []
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait for what nobody tells, such as how large a file is by now."""
+    async with asyncio.timeout(10):
+        while not is_so():  # noqa: ASYNC110 -- as it says
+            await asyncio.sleep(0.001)

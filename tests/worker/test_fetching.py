@@ -10,7 +10,7 @@ import pytest
 from godwit.errors import ModelLoadError
 from godwit.worker.fetching import Remote, fetch
 from godwit.worker.progress import LoadWatch, Pace
-from tests.worker.files import MB, Shop, content, names, opened, sha256
+from tests.worker.files import MB, Shop, content, names, opened, sha256, until
 
 DATA = content(1, MB)
 
@@ -73,8 +73,7 @@ def test_a_fetch_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(Shop(DATA)) as shop:
             fetching = asyncio.create_task(get(shop.remote(), tmp_path / "model", rate=10_000.0))
-            while not any(path.stat().st_size for path in tmp_path.glob("*.part")):
-                await asyncio.sleep(0.001)
+            await until(lambda: any(path.stat().st_size for path in tmp_path.iterdir()))
             fetching.cancel()
             await asyncio.gather(fetching, return_exceptions=True)
             assert fetching.cancelled()

@@ -162,7 +162,8 @@ class LocalInstances:
         if used + need > self._device_bytes:
             raise ModelLoadError(
                 f"{model} needs {need / 1e6:.0f} MB, and {used / 1e6:.0f} of "
-                f"{self._device_bytes / 1e6:.0f} MB are in use: lower worker.slots or worker.context_tokens, or raise worker.device_bytes"
+                f"{self._device_bytes / 1e6:.0f} MB are in use: lower worker.slots or worker.context_tokens, "
+                "or raise worker.device_bytes"
             )
 
     async def _wait_for_memory(self, model: ModelName) -> None:
