@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 from aiohttp import web
 
 from godwit.worker.fetching import Remote
@@ -31,6 +32,14 @@ def write(path: Path, seed: int, num_bytes: int = MB) -> Path:
     path.write_bytes(content(seed, num_bytes))
     drop_pages(path)
     return path
+
+
+def needs_page_cache(folder: Path) -> None:
+    """Skip the test where files cannot leave memory."""
+    probe = write(folder / "probe", 1)
+    if resident_share(probe) > 0:
+        pytest.skip(f"files in {folder} stay in memory when they are dropped: is it a tmpfs?")
+    probe.unlink()
 
 
 def resident_share(path: Path) -> float:

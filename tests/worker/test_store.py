@@ -15,6 +15,7 @@ from tests.worker.files import (
     content,
     locked_bytes,
     names,
+    needs_page_cache,
     opened,
     resident_share,
     sha256,
@@ -76,6 +77,8 @@ def test_a_file_on_the_disk_comes_into_memory_and_is_locked_there(tmp_path: Path
 
 
 def test_what_leaves_memory_leaves_the_page_cache(tmp_path: Path) -> None:
+    needs_page_cache(tmp_path)
+
     async def scenario() -> None:
         a, b = write(tmp_path / "a", 1), write(tmp_path / "b", 2)
         rig = Rig(tmp_path / "store", dram_bytes=MB)
@@ -102,6 +105,8 @@ def test_the_least_recently_used_leaves_memory_first(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_larger_than_the_budget_is_read_and_evicts_nobody(tmp_path: Path) -> None:
+    needs_page_cache(tmp_path)
+
     async def scenario() -> None:
         rig = Rig(tmp_path / "store", dram_bytes=2 * MB)
         small = rig.store.in_place(write(tmp_path / "small", 1))
@@ -119,6 +124,8 @@ def test_a_file_that_is_larger_than_the_budget_is_read_and_evicts_nobody(tmp_pat
 
 
 def test_a_preload_into_memory_evicts_nobody(tmp_path: Path) -> None:
+    needs_page_cache(tmp_path)
+
     async def scenario() -> None:
         rig = Rig(tmp_path / "store", dram_bytes=MB)
         a, b = (rig.store.in_place(write(tmp_path / name, 1)) for name in "ab")
