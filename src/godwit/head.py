@@ -1,6 +1,7 @@
 """The head's process: router and scheduler behind one port, links to the workers, the admin API."""
 
 import asyncio
+import random
 import time
 import uuid
 from collections import deque
@@ -16,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from godwit.admin import Admin
 from godwit.config import HeadSettings, MoveSettings, Settings, check_listen
 from godwit.costs.choice import PHASES, MoveCosts
+from godwit.costs.startup import StartupTimes
 from godwit.errors import LinkError, ProtocolError, UnauthorizedError, UnavailableError
 from godwit.profile import read_profile
 from godwit.protocol.entry import MoveRecord
@@ -38,9 +40,11 @@ from godwit.runtime.doors import server_tls
 from godwit.runtime.link import Link, accept
 from godwit.scheduling.control import Control
 from godwit.scheduling.drains import DrainSettings
+from godwit.scheduling.eventlog import EventLog
 from godwit.scheduling.observations import observation
 from godwit.scheduling.policies import policy_named
-from godwit.scheduling.scheduler import Scheduler
+from godwit.scheduling.recorder import Recorder
+from godwit.scheduling.scheduler import Scheduler, SchedulerSettings
 from godwit.types import MoveId, MoveLimits, WorkerId
 
 TICK_S = 0.1
@@ -96,6 +100,8 @@ def _control(settings: Settings, hub: "Hub", metrics: RouterMetrics, records: de
     head, moves = settings.head, settings.moves
     policy = policy_named(head.policy)
     drains = DrainSettings(moves.max_moves_per_worker, moves.max_tries)
+    limits = SchedulerSettings(drains, head.keep_alive_s)
+    times = StartupTimes()
 
     def on_record(record: MoveRecord) -> None:
         records.append(record)
@@ -105,7 +111,9 @@ def _control(settings: Settings, hub: "Hub", metrics: RouterMetrics, records: de
         send=hub.send,
         wake=hub.wake,
         new_move=lambda: MoveId(f"move-{uuid.uuid4().hex[:12]}"),
-        new_scheduler=lambda: Scheduler(policy, drains),
+        new_scheduler=lambda: Scheduler(policy, times, limits, random.random),
+        policy=policy,
+        recorder=Recorder(times, EventLog(head.max_events), time.monotonic),
         limits=HeadLimits(
             head.max_queued,
             head.max_running,

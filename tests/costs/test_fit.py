@@ -165,19 +165,23 @@ def test_an_online_line_never_predicts_less_than_nothing(ys: tuple[float, ...]) 
     assert line.line.intercept >= 0
 
 
-def test_an_online_constant_is_a_median_with_the_prior_among_its_votes() -> None:
+def test_an_online_constant_doubts_a_first_high_value_and_believes_a_first_low_one() -> None:
+    doubted, believed = OnlineConstant(10.0), OnlineConstant(10.0)
+    assert (doubted.n, doubted.value) == (0, 10)
+    doubted.add(30.0)
+    assert (doubted.n, doubted.value) == (1, 10)
+    doubted.add(32.0)
+    assert doubted.value == 30
+    believed.add(2.0)
+    assert believed.value == 2
+
+
+def test_an_online_constant_forgets_what_left_its_window() -> None:
     constant = OnlineConstant(10.0, window=3)
-    assert (constant.n, constant.value) == (0, 10)
-    constant.add(2.0)
-    assert constant.value == 6
-    constant.add(2.2)
-    assert constant.value == 2.2
-    constant.add(900.0)
-    assert constant.value == pytest.approx(6.1)
-    constant.add(2.1)
-    constant.add(2.1)
+    for value in (900.0, 800.0, 2.2, 2.1, 2.0):
+        constant.add(value)
     assert constant.n == 3
-    assert constant.value == pytest.approx(6.05)
+    assert constant.value == 2.1
 
 
 def test_windows_are_bounded_from_below() -> None:

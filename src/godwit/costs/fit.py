@@ -164,19 +164,23 @@ class OnlineLine:
 
 @dataclass(slots=True)
 class OnlineConstant:
-    """The median of the prior and the latest `window` values: the prior has one vote among many.
+    """The lower median of the prior and the latest `window` values: the prior has one vote among many.
 
-    From the second value on, one outlier moves it no further than to a neighbouring value. Not thread-safe.
+    So a first value above the prior changes nothing before a second one agrees, one below counts at once (see
+    `_cost_line`), and one outlier among many moves it no further than to a neighbouring value. A `prior` that
+    is replaced counts from the next value on. Not thread-safe.
     """
 
     prior: float
     window: int = 64
     _values: deque[float] = field(init=False)
+    _value: float = field(init=False)
 
     def __post_init__(self) -> None:
         if self.window < 1:
             raise ValueError(f"a window has at least 1 value, not {self.window}")
         self._values = deque(maxlen=self.window)
+        self._value = self.prior
 
     @property
     def n(self) -> int:
@@ -186,11 +190,12 @@ class OnlineConstant:
     @property
     def value(self) -> float:
         """The present constant."""
-        return median((self.prior, *self._values))
+        return self._value
 
     def add(self, value: float) -> None:
         """Take one more value, and forget the oldest where the window is full."""
         self._values.append(value)
+        self._value = median_low((self.prior, *self._values))
 
 
 def _points(xs: Sequence[float], ys: Sequence[float]) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""What moves teach: a line for each key and one for the pool that the key belongs to, and sizes of KV.
+"""What moves and loads teach: a line or a constant for each key and one for its pool, and sizes of KV.
 
 All of it is bounded: workers come and go, and what was longest not asked for is forgotten first.
 """
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from godwit.costs.fit import Line, OnlineLine
+from godwit.costs.fit import Line, OnlineConstant, OnlineLine
 from godwit.costs.kv import KvSize
 
 K = TypeVar("K")
@@ -125,6 +125,50 @@ class PooledLines:
         if (given := self._given(key)) is not None:
             return given
         return self._assumed(pool) if (line := self._pools.get(pool)) is None else line.line
+
+
+class PooledConstants:
+    """A constant for each key and one for each pool, which all of its keys' values teach. Not thread-safe.
+
+    A key without values has its pool's; a pool without values has what `assumed` says of it.
+    """
+
+    def __init__(self, assumed: Callable[[str], float], max_kept: int) -> None:
+        self._assumed = assumed
+        self._own: Recent[Key, OnlineConstant] = Recent(max_kept)
+        self._pools: Recent[str, OnlineConstant] = Recent(max_kept)
+
+    @property
+    def keys(self) -> list[Key]:
+        """Those with values of their own, in order."""
+        return sorted(self._own)
+
+    @property
+    def pools(self) -> list[str]:
+        """Those with values, in order."""
+        return sorted(self._pools)
+
+    def value(self, pool: str, key: Key) -> float:
+        """The key's constant as it stands; it counts as asked for."""
+        pooled, own = self._pools.get(pool), self._own.get(key)
+        found = own or pooled
+        return self._assumed(pool) if found is None else found.value
+
+    def learn(self, pool: str, key: Key, value: float) -> None:
+        """One more value of a key."""
+        prior = self.of_pool(pool).value
+        own = self._own.setdefault(key, lambda: OnlineConstant(prior))
+        own.prior = prior
+        own.add(value)
+        self._pools.setdefault(pool, lambda: OnlineConstant(self._assumed(pool))).add(value)
+
+    def of_key(self, pool: str, key: Key) -> OnlineConstant:
+        """The same as `value` for people who look: it changes nothing."""
+        return self._own.peek(key) or self.of_pool(pool)
+
+    def of_pool(self, pool: str) -> OnlineConstant:
+        """The pool's constant, for people who look."""
+        return self._pools.peek(pool) or OnlineConstant(self._assumed(pool))
 
 
 @dataclass(slots=True)

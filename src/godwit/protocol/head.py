@@ -267,6 +267,7 @@ class HeadRequests:
             return
         entry.last_heard_s = self._now()
         if entry.journal.prompt_ids is not None:
+            self._has_begun(entry, worker)
             return
         if len(message.prompt_ids) > self._limits.max_prompt_tokens:
             self._stop_everywhere(entry)
@@ -275,7 +276,12 @@ class HeadRequests:
             self._fail(entry, BadRequestError(text))
             return
         entry.journal.prompt_ids = message.prompt_ids
+        self._has_begun(entry, worker)
         entry.sink.accepted(message.prompt_ids)
+
+    def _has_begun(self, entry: Entry, worker: WorkerId) -> None:
+        if entry.journal.owner == worker:
+            self._observer.accepted(entry.request, worker, entry.journal.num_tokens)
 
     def _rejected(self, worker: WorkerId, message: Rejected) -> None:
         entry = self._entries.get(message.request)
@@ -329,4 +335,4 @@ class HeadRequests:
         entry.journal.is_finished = True
         self._moves.ended(entry)
         del self._entries[entry.request]
-        self._observer.ended(entry.request)
+        self._observer.ended(entry.request, entry.model, entry.journal.num_tokens)

@@ -51,8 +51,12 @@ class Observer(Protocol):
         """The worker had no room: `place` elsewhere or `reject` must follow."""
         ...
 
-    def ended(self, request: RequestId) -> None:
-        """The request is over; its slots are free."""
+    def accepted(self, request: RequestId, worker: WorkerId, num_tokens: int) -> None:
+        """The worker that it was placed on has begun with its tokens so far, prompt and output."""
+        ...
+
+    def ended(self, request: RequestId, model: ModelName, num_tokens: int) -> None:
+        """The request is over, at so many tokens; its slots are free."""
         ...
 
     def move_ended(self, record: MoveRecord) -> None:

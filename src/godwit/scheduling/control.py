@@ -4,18 +4,32 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from godwit.config import ModelSettings
 from godwit.costs.choice import MoveCosts
 from godwit.costs.crossover import Method
 from godwit.costs.shipping import kv_plan
-from godwit.errors import ConflictError, GodwitError, NotFoundError, from_code
+from godwit.errors import ConflictError, GodwitError, ModelNotFoundError, NotFoundError, from_code
 from godwit.ports import Clock, Sink
-from godwit.protocol import messages, model_messages
+from godwit.protocol import messages
 from godwit.protocol.entry import Entry, MovePlan, MoveRecord
 from godwit.protocol.head import HeadLimits, HeadRequests, RequestReport
 from godwit.protocol.message import Message
 from godwit.protocol.messages import Hello
+from godwit.protocol.model_messages import (
+    Load,
+    LoadProgress,
+    ModelChanged,
+    ModelRefused,
+    ModelRemoved,
+    ModelReport,
+    Unload,
+)
 from godwit.scheduling import events
+from godwit.scheduling.catalog import Answers, Catalog
+from godwit.scheduling.explain import Explanation, explain
 from godwit.scheduling.observations import observation
+from godwit.scheduling.policies import Policy
+from godwit.scheduling.recorder import Recorder
 from godwit.scheduling.scheduler import Scheduler
 from godwit.scheduling.view import ClusterView
 from godwit.types import (
@@ -35,10 +49,13 @@ Outcome = MoveRecord | GodwitError
 
 @dataclass(slots=True)
 class Member:
-    """A connected worker: what it said of itself, its models now, and its drain if there is one."""
+    """A connected worker: what it said of itself, its models now, loads under way and how far they are, and
+    its drain if there is one."""
 
     hello: Hello
     models: dict[ModelName, ModelInfo]
+    loading: set[ModelName] = field(default_factory=set)
+    progress: dict[ModelName, LoadProgress] = field(default_factory=dict)
     is_draining: bool = False
     drain_deadline_s: float | None = None
 
@@ -68,10 +85,13 @@ class Control:
     placement_timeout_s: float
     on_record: Callable[[MoveRecord], None]
     now: Clock
+    policy: Policy
+    recorder: Recorder
     costs: MoveCosts = field(default_factory=MoveCosts)
     method: str = Method.TOKENS
     requests: HeadRequests = field(init=False)
     scheduler: Scheduler = field(init=False)
+    catalog: Catalog = field(init=False)
     members: dict[WorkerId, Member] = field(default_factory=dict)
     _wishes: dict[RequestId, Wish] = field(default_factory=dict)
     _moving_loaded: set[RequestId] = field(default_factory=set)
@@ -81,6 +101,7 @@ class Control:
     def __post_init__(self) -> None:
         self.requests = HeadRequests(self.send, self, self.wake, self.new_move, self.limits, self.now)
         self.scheduler = self.new_scheduler()
+        self.catalog = Catalog(self.send)
 
     # --- the router's side (router.generation.Generations) --------------------------------------------------
 
@@ -114,7 +135,10 @@ class Control:
 
     def joined(self, hello: Hello) -> None:
         """A worker has connected; a former life of it must have been reported gone."""
-        self.members[hello.worker] = Member(hello, {info.name: info for info in hello.models})
+        member = Member(hello, {info.name: info for info in hello.models}, set(hello.loading))
+        self.members[hello.worker] = member
+        self.recorder.happened("WorkerJoined", f"{len(hello.models)} models", hello.worker)
+        self.catalog.joined(hello.worker, member.models)
         self._events.append(self._join_event(hello.worker))
         self._pump()
 
@@ -122,24 +146,35 @@ class Control:
         """A worker is lost: its requests fail over, its moves end."""
         if self.members.pop(worker, None) is None:
             return
+        self.recorder.happened("WorkerLeft", reason, worker)
         self._events.append(events.WorkerLeft(worker))
+        self.catalog.gone(worker)
         self.requests.worker_gone(worker, reason)
         self._pump()
 
-    def on_worker(self, worker: WorkerId, message: RequestReport | model_messages.ModelReport) -> None:
+    def on_worker(self, worker: WorkerId, message: RequestReport | ModelReport) -> None:
         """Take a report of a connected worker."""
         match message:
-            case model_messages.ModelChanged():
-                self.members[worker].models[message.model.name] = message.model
-                self._events.append(events.ModelChanged(worker, message.model, message.error))
-            case (
-                model_messages.LoadProgress() | model_messages.ModelRefused() | model_messages.ModelRemoved()
-            ):
-                pass
+            case ModelChanged():
+                self._model_changed(worker, message)
+            case LoadProgress():
+                self.members[worker].progress[message.model] = message
+            case ModelRefused() | ModelRemoved():
+                self.catalog.heard(worker, message)
             case _:
                 self.requests.on_worker(worker, message)
         if self._events:
             self._pump()
+
+    def _model_changed(self, worker: WorkerId, message: ModelChanged) -> None:
+        member, name = self.members[worker], message.model.name
+        member.models[name] = message.model
+        if message.load is not None or message.error is not None or message.model.is_loaded:
+            member.loading.discard(name)
+            member.progress.pop(name, None)
+        self.recorder.model_changed(worker, message)
+        self._events.append(events.ModelChanged(worker, message.model, message.error, message.load))
+        self.catalog.heard(worker, message)
 
     # --- operators ------------------------------------------------------------------------------------------
 
@@ -177,10 +212,50 @@ class Control:
         self._events.append(events.DrainRequested(worker, member.drain_deadline_s))
         self._pump()
 
+    def add_model(self, settings: ModelSettings, done: Callable[[Answers], None]) -> None:
+        """Have all workers serve one more model; `done` hears what each of them said. ConflictError."""
+        self.catalog.add(settings, self.members, done)
+
+    def remove_model(self, name: ModelName, done: Callable[[Answers], None]) -> None:
+        """Have all workers forget a model that was added; requests that wait for it are rejected.
+
+        NotFoundError, or ConflictError where requests of it run.
+        """
+        if any(entry.model == name and entry.journal.owner is not None for entry in self.requests):
+            raise ConflictError(f"{name} serves requests; wait for them to end, then remove it")
+        if any(name in member.loading for member in self.members.values()):
+            raise ConflictError(f"{name} is being loaded; wait for that to end, then remove it")
+        self.catalog.remove(name, self.members, done)
+        for worker, member in self.members.items():
+            if member.models.pop(name, None) is not None:
+                self._events.append(events.ModelRemoved(worker, name))
+        self._pump()
+
+    def pin(self, name: ModelName, is_pinned: bool) -> None:
+        """Let no instance of a model be evicted, or let them again; NotFoundError where nobody has it."""
+        if (
+            not any(name in member.models for member in self.members.values())
+            and name not in self.catalog.pinned
+        ):
+            known = ", ".join(sorted(info.name for info in self.models())) or "none"
+            raise NotFoundError(f"no server has the model {name!r}; models: {known}")
+        (self.catalog.pinned.add if is_pinned else self.catalog.pinned.discard)(name)
+        self._events.append(events.ModelPinned(name, is_pinned))
+        self._pump()
+
+    def explain(self, model: ModelName) -> Explanation:
+        """Where a request of the model would start now, and why; nothing is done. ModelNotFoundError."""
+        view = self.view()
+        if model not in view.holders:
+            known = ", ".join(sorted(view.holders)) or "none"
+            raise ModelNotFoundError(f"no server has the model {model!r}; models: {known}")
+        return explain(view, model, self.policy)
+
     def restart_scheduler(self) -> None:
         """Replace the scheduler by a new one that knows only what workers and journals tell."""
         self.scheduler = self.new_scheduler()
         self._events.clear()
+        self._events.extend(events.ModelPinned(name, True) for name in sorted(self.catalog.pinned))
         for entry in self.requests:
             # Those that run need no place, but a worker that has not accepted one may still refuse it.
             if not entry.is_orphaned:
@@ -207,7 +282,9 @@ class Control:
         member = self.members[worker]
 
         def placed(entries: list[Entry]) -> tuple[events.Placed, ...]:
-            return tuple(events.Placed(entry.request, entry.model) for entry in entries)
+            return tuple(
+                events.Placed(entry.request, entry.model, entry.journal.num_tokens) for entry in entries
+            )
 
         return events.WorkerJoined(
             worker,
@@ -217,6 +294,7 @@ class Control:
             tuple(member.models.values()),
             placed([e for e in self.requests if e.journal.owner == worker and not e.is_orphaned]),
             placed([e for e in self.requests if e.moving and e.journal.candidate == worker]),
+            tuple(sorted(member.loading)),
         )
 
     # --- what the request table tells (protocol.moves.Observer) ---------------------------------------------
@@ -225,16 +303,25 @@ class Control:
         self, request: RequestId, model: ModelName, exclude: frozenset[WorkerId], has_started: bool
     ) -> None:
         deadline = self.now() + self.placement_timeout_s
+        self.recorder.queued(request, model, "it has lost its server" if has_started else "it is new")
         self._events.append(events.RequestQueued(request, model, deadline, exclude, has_started))
 
     def placement_failed(self, request: RequestId, worker: WorkerId, reason: str) -> None:
         self._events.append(events.PlacementFailed(request, worker, reason))
 
-    def ended(self, request: RequestId) -> None:
+    def accepted(self, request: RequestId, worker: WorkerId, num_tokens: int) -> None:
+        self.recorder.accepted(request, worker, num_tokens)
+        self._events.append(events.RequestAccepted(request, num_tokens))
+
+    def ended(self, request: RequestId, model: ModelName, num_tokens: int) -> None:
+        self.recorder.ended(request, model, num_tokens)
         self._events.append(events.RequestEnded(request))
 
     def move_ended(self, record: MoveRecord) -> None:
         self.on_record(record)
+        entry = self.requests.get(record.request)
+        num_tokens = 0 if entry is None else entry.journal.num_tokens
+        self.recorder.move_ended(record, num_tokens)
         if record.method == "failover":
             return
         both_loaded = record.request in self._moving_loaded
@@ -242,7 +329,7 @@ class Control:
         if (seen := observation(record, both_loaded=both_loaded)) is not None:
             self.costs.learn(seen)
         on = record.destination if record.outcome == "done" else None
-        self._events.append(events.MoveEnded(record.request, on))
+        self._events.append(events.MoveEnded(record.request, on, num_tokens))
         if wish := self._wishes.pop(record.request, None):
             wish.done(record)
 
@@ -260,13 +347,17 @@ class Control:
             self._is_pumping = False
 
     def _perform(self, decision: events.Decision) -> None:
+        entry = self.requests.get(decision.request) if hasattr(decision, "request") else None
+        self.recorder.decided(decision, None if entry is None else entry.model)
         match decision:
             case events.Start():
                 self.requests.place(decision.request, decision.worker)
             case events.Load():
-                self.send(decision.worker, model_messages.Load(decision.model))
+                if (member := self.members.get(decision.worker)) is not None:
+                    member.loading.add(decision.model)
+                self.send(decision.worker, Load(decision.model))
             case events.Unload():
-                self.send(decision.worker, model_messages.Unload(decision.model))
+                self.send(decision.worker, Unload(decision.model))
             case events.Move():
                 self._move(decision)
             case events.Reject():
@@ -279,7 +370,7 @@ class Control:
             case events.Interrupt():
                 entry = self.requests.get(decision.request)
                 if entry is not None and entry.journal.owner == decision.worker:
-                    self.requests.interrupt(decision.request, f"{decision.worker} had to leave")
+                    self.requests.interrupt(decision.request, decision.reason)
 
     def _move(self, decision: events.Move) -> None:
         entry = self.requests.get(decision.request)
@@ -295,6 +386,7 @@ class Control:
         limits = wish.limits if wish else self.move_limits
         plan = self._plan(entry, decision.source, member, wish.method if wish else self.method)
         url = member.hello.peer_url
+        self.recorder.move_began(entry, decision.destination)
         self.requests.move(decision.request, decision.destination, url, limits, plan, decision.reason)
 
     def _plan(self, entry: Entry, source: WorkerId, destination: Member, method: str) -> MovePlan:

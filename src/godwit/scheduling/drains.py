@@ -2,9 +2,11 @@
 
 from msgspec import Struct
 
+from godwit.scheduling.choices import Choice, Step
 from godwit.scheduling.events import Interrupt, Leave
 from godwit.scheduling.ledger import Ledger
-from godwit.scheduling.policies import Choice, Policy, Step
+from godwit.scheduling.policies import quickest
+from godwit.scheduling.view import Times
 from godwit.types import RequestId, WorkerId
 
 
@@ -28,9 +30,9 @@ class _Drain(Struct):
 class Drains:
     """All drains under way; reads the ledger and decides, but leaves the booking to its caller."""
 
-    def __init__(self, ledger: Ledger, policy: Policy, settings: DrainSettings) -> None:
+    def __init__(self, ledger: Ledger, times: Times, settings: DrainSettings) -> None:
         self._ledger = ledger
-        self._policy = policy
+        self._times = times
         self._settings = settings
         self._drains: dict[WorkerId, _Drain] = {}
 
@@ -76,7 +78,8 @@ class Drains:
             if not _is_due(drain, now):
                 continue
             running = {request for request, place in self._ledger.running.items() if place.worker == worker}
-            due += [Interrupt(request, worker) for request in sorted(running - drain.interrupted)]
+            reason = "the drain's deadline has come"
+            due += [Interrupt(request, worker, reason) for request in sorted(running - drain.interrupted)]
             drain.interrupted |= running
         return due
 
@@ -102,7 +105,8 @@ class Drains:
         limit = self._settings.max_moves_per_worker
         busy = {other for other in self._ledger.workers if self._ledger.num_moves(other)[1] >= limit}
         not_to = busy | {worker} | drain.avoid.get(request, frozenset())
-        choice = self._policy(self._ledger.view, self._ledger.running[request].model, frozenset(not_to))
+        view = self._ledger.view(self._times)
+        choice = quickest(view, self._ledger.running[request].model, frozenset(not_to))
         # A model that loads for somebody else may fail to: its requests would fail to move for that.
         return None if choice is None or choice.step is Step.WAIT_FOR_LOAD else choice
 

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from godwit.types import ModelInfo, ModelName, RequestId, WorkerId
+from godwit.types import LoadRecord, ModelInfo, ModelName, RequestId, WorkerId
 
 # --- events -----------------------------------------------------------------------------------------------
 
@@ -21,17 +21,19 @@ class RequestQueued(Struct, frozen=True):
 
 
 class Placed(Struct, frozen=True):
-    """A request that has a slot of a model on some worker."""
+    """A request that has a slot of a model on some worker, and its tokens so far, prompt and output."""
 
     request: RequestId
     model: ModelName
+    num_tokens: int = 0
 
 
 class WorkerJoined(Struct, frozen=True):
     """A worker connected (a new life of it replaces the former one).
 
-    `running` and `incoming` are requests that run there and that are moving there: empty for a new process,
-    what the router knows where it is the scheduler that is new.
+    `running` and `incoming` are requests that run there and that are moving there, `loading` the models of
+    which a load is under way: empty for a new process, what the head knows where it is the scheduler that is
+    new.
     """
 
     worker: WorkerId
@@ -41,6 +43,7 @@ class WorkerJoined(Struct, frozen=True):
     models: tuple[ModelInfo, ...]
     running: tuple[Placed, ...] = ()
     incoming: tuple[Placed, ...] = ()
+    loading: tuple[ModelName, ...] = ()
 
 
 class WorkerLeft(Struct, frozen=True):
@@ -50,11 +53,36 @@ class WorkerLeft(Struct, frozen=True):
 
 
 class ModelChanged(Struct, frozen=True):
-    """A worker loaded or unloaded a model, or (with `error`) could not load it."""
+    """A worker loaded or unloaded a model or has it in another tier, or (with `error`) could not load it.
+
+    `load` tells of the load that is over.
+    """
 
     worker: WorkerId
     model: ModelInfo
     error: str | None = None
+    load: LoadRecord | None = None
+
+
+class ModelRemoved(Struct, frozen=True):
+    """A worker does not serve a model any more."""
+
+    worker: WorkerId
+    model: ModelName
+
+
+class ModelPinned(Struct, frozen=True):
+    """From now on instances of a model are never evicted, or may be again."""
+
+    model: ModelName
+    is_pinned: bool
+
+
+class RequestAccepted(Struct, frozen=True):
+    """The worker of a Start has a slot for the request, which has `num_tokens` (prompt and output) so far."""
+
+    request: RequestId
+    num_tokens: int
 
 
 class RequestEnded(Struct, frozen=True):
@@ -80,10 +108,14 @@ class MoveRequested(Struct, frozen=True):
 
 
 class MoveEnded(Struct, frozen=True):
-    """A move is over: the request is now on `worker`, or (None) it stayed where it was."""
+    """A move is over: the request is now on `worker`, or (None) it stayed where it was.
+
+    It has `num_tokens` (prompt and output) by now.
+    """
 
     request: RequestId
     worker: WorkerId | None
+    num_tokens: int = 0
 
 
 class DrainRequested(Struct, frozen=True):
@@ -112,7 +144,10 @@ Event = (
     | WorkerJoined
     | WorkerLeft
     | ModelChanged
+    | ModelRemoved
+    | ModelPinned
     | RequestQueued
+    | RequestAccepted
     | RequestEnded
     | PlacementFailed
     | MoveRequested
@@ -129,13 +164,18 @@ class Start(Struct, frozen=True):
 
     request: RequestId
     worker: WorkerId
+    reason: str
 
 
 class Load(Struct, frozen=True):
-    """Have the worker load the model; ModelChanged must follow."""
+    """Have the worker load the model, which is expected to take `load_s` after `queue_s`; ModelChanged must
+    follow."""
 
     worker: WorkerId
     model: ModelName
+    reason: str
+    queue_s: float = 0.0
+    load_s: float = 0.0
 
 
 class Unload(Struct, frozen=True):
@@ -143,15 +183,21 @@ class Unload(Struct, frozen=True):
 
     worker: WorkerId
     model: ModelName
+    reason: str
 
 
 class Move(Struct, frozen=True):
-    """Move the request; the destination loads the model where it has not. MoveEnded must follow."""
+    """Move the request; the destination loads the model where it has not. MoveEnded must follow.
+
+    With the load it is expected to take `load_s`, and `resume_s` until the destination has its KV.
+    """
 
     request: RequestId
     source: WorkerId
     destination: WorkerId
     reason: str
+    load_s: float = 0.0
+    resume_s: float = 0.0
 
 
 class Reject(Struct, frozen=True):
@@ -177,10 +223,15 @@ class Leave(Struct, frozen=True):
 
 
 class Interrupt(Struct, frozen=True):
-    """A drain's deadline has come: end the request there, and its move; RequestQueued must follow."""
+    """Take the request off its worker without waiting for a move, and end the move that it is on, if any:
+    a drain's deadline has come, or (`is_preemption`) another model needs the device. RequestQueued must
+    follow.
+    """
 
     request: RequestId
     worker: WorkerId
+    reason: str
+    is_preemption: bool = False
 
 
 Decision = Start | Load | Unload | Move | Reject | RefuseMove | Leave | Interrupt

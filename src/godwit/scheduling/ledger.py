@@ -1,22 +1,22 @@
-"""Who holds which slot: the scheduler's books, and the invariant that they always balance."""
+"""Who holds which slot and whose memory is whose: the scheduler's books, and that they always balance."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from godwit.errors import InvariantBrokenError
-from godwit.scheduling.events import WorkerJoined
-from godwit.scheduling.policies import Choice, Step
-from godwit.scheduling.view import ClusterView, ModelView, WorkerView
+from godwit.scheduling.events import Placed, WorkerJoined
+from godwit.scheduling.view import ClusterView, ModelView, Running, Times, WorkerView
 from godwit.types import ModelInfo, ModelName, RequestId, WorkerId
 
 
-class Running(Struct, frozen=True):
-    """A request that holds a slot on a worker."""
+class Place(NamedTuple):
+    """A model on a worker."""
 
-    model: ModelName
     worker: WorkerId
+    model: ModelName
 
 
 class Moving(Struct, frozen=True):
@@ -24,28 +24,58 @@ class Moving(Struct, frozen=True):
 
     model: ModelName
     destination: WorkerId
-    is_loading: bool = False
     is_reserved: bool = True
 
 
+class Saved(NamedTuple):
+    """The books at one moment, for `Ledger.restore`."""
+
+    workers: dict[WorkerId, WorkerView]
+    running: dict[RequestId, Running]
+    moves: dict[RequestId, Moving]
+    promises: list[Place]
+    claims: dict[Place, frozenset[ModelName]]
+    evicted: set[Place]
+
+
 class Ledger:
-    """Workers, running requests and moves; a change that breaks 0 ≤ used ≤ slots raises."""
+    """Workers, running requests, moves and claims.
+
+    A booking that breaks 0 ≤ used ≤ slots, or held + claimed ≤ device memory, raises. `now` is the time of
+    the event in hand.
+    """
 
     def __init__(self) -> None:
+        self.now = 0.0
         self._workers: dict[WorkerId, WorkerView] = {}
+        self._holders: dict[ModelName, dict[WorkerId, None]] = {}
         self._running: dict[RequestId, Running] = {}
         self._moves: dict[RequestId, Moving] = {}
-        self._promises: list[Running] = []
+        self._promises: list[Place] = []
+        self._claims: dict[Place, frozenset[ModelName]] = {}
+        self._evicted: set[Place] = set()
+        self._pinned: set[ModelName] = set()
 
-    @property
-    def view(self) -> ClusterView:
-        """The cluster as it is now; later changes do not show in it."""
-        return ClusterView(dict(self._workers))
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def view(self, times: Times, draw: float = 0.0) -> ClusterView:
+        """The cluster as it is now, to be read before the next change."""
+        return ClusterView(self._workers, self._holders, times, self.now, draw)
+
+    def snapshot(self, times: Times) -> ClusterView:
+        """The same to keep: later changes do not show in it."""
+        holders = {model: tuple(workers) for model, workers in self._holders.items()}
+        return ClusterView(dict(self._workers), holders, times, self.now)
 
     @property
     def workers(self) -> Mapping[WorkerId, WorkerView]:
         """All connected workers."""
         return self._workers
+
+    @property
+    def holders(self) -> Mapping[ModelName, Mapping[WorkerId, None]]:
+        """The workers that serve a model, by model; a model that nobody serves any more has none."""
+        return self._holders
 
     @property
     def running(self) -> Mapping[RequestId, Running]:
@@ -57,150 +87,286 @@ class Ledger:
         """Moves under way, by request."""
         return self._moves
 
-    def join(self, event: WorkerJoined) -> None:
-        """Take a worker in, with the requests that it has already."""
-        self.leave(event.worker)
-        models = {info.name: ModelView(info) for info in event.models}
-        self._workers[event.worker] = WorkerView(
-            event.worker, event.incarnation, event.slots, event.device_bytes, models
+    @property
+    def claims(self) -> Mapping[Place, frozenset[ModelName]]:
+        """Models that are to be loaded once the named ones have left that worker."""
+        return self._claims
+
+    def model(self, worker: WorkerId, model: ModelName) -> ModelView | None:
+        """One model on one worker, None where it is not there."""
+        known = self._workers.get(worker)
+        return None if known is None else known.models.get(model)
+
+    def num_moves(self, worker: WorkerId) -> tuple[int, int]:
+        """How many moves have the worker as source, and as destination."""
+        out = sum(
+            request in self._running and self._running[request].worker == worker for request in self._moves
         )
+        return out, sum(move.destination == worker for move in self._moves.values())
+
+    # --- workers and models ---------------------------------------------------------------------------------
+
+    def join(self, event: WorkerJoined) -> None:
+        """Take a worker in, with what it has already."""
+        self.leave(event.worker)
+        known = WorkerView(event.worker, event.incarnation, event.slots, event.device_bytes, {})
+        for info in event.models:
+            is_loading = info.name in event.loading and not info.is_loaded
+            state = ModelView(
+                info,
+                is_loading=is_loading,
+                is_pinned=info.name in self._pinned,
+                ready_at_s=self.now,
+                used_at_s=self.now,
+            )
+            known = known.with_model(state)
+            self._holders.setdefault(info.name, {})[event.worker] = None
+        self._workers[event.worker] = known
         for placed in event.running:
-            self.start(placed.request, placed.model, event.worker)
+            self.start(placed, event.worker)
         for placed in event.incoming:
             self._reserve(placed.request, Moving(placed.model, event.worker))
 
     def leave(self, worker: WorkerId) -> None:
         """Forget a worker and what ran there; a move to it stays open until its end is reported."""
-        self._workers.pop(worker, None)
+        known = self._workers.pop(worker, None)
+        for model in () if known is None else known.models:
+            self._forget_holder(worker, model)
         self._promises = [promise for promise in self._promises if promise.worker != worker]
+        self._claims = {place: victims for place, victims in self._claims.items() if place.worker != worker}
+        self._evicted = {place for place in self._evicted if place.worker != worker}
         for request in [request for request, place in self._running.items() if place.worker == worker]:
             del self._running[request]
         for request, move in self._moves.items():
             if move.destination == worker:
                 self._moves[request] = replace(move, is_reserved=False)
 
-    def start(self, request: RequestId, model: ModelName, worker: WorkerId) -> None:
-        """Take a slot for a request that has none."""
+    def drain(self, worker: WorkerId) -> None:
+        """Give the worker nothing new from here on."""
+        self._workers[worker] = replace(self._workers[worker], is_draining=True)
+
+    def set_model(self, worker: WorkerId, info: ModelInfo, *, is_load_over: bool) -> None:
+        """Take over what a worker says about a model.
+
+        What it said before it heard of an eviction, or before a load that it was ordered, does not undo them:
+        the latter is known by `is_load_over`, or by the model being loaded.
+        """
+        known = self._workers.get(worker)
+        if known is None:
+            return
+        place = Place(worker, info.name)
+        state = known.models.get(info.name) or ModelView(
+            info, is_pinned=info.name in self._pinned, used_at_s=self.now
+        )
+        is_stale = place in self._evicted and info.is_loaded and not is_load_over
+        if is_stale:
+            info = replace(info, is_loaded=False)
+        else:
+            self._evicted.discard(place)
+        is_loading = state.is_loading and not is_load_over and not info.is_loaded
+        self._workers[worker] = known.with_model(replace(state, info=info, is_loading=is_loading))
+        self._holders.setdefault(info.name, {})[worker] = None
+
+    def remove_model(self, worker: WorkerId, model: ModelName) -> None:
+        """The worker does not serve an idle model any more; InvariantBrokenError where somebody needs it."""
+        known, state = self._workers.get(worker), self.model(worker, model)
+        if known is None or state is None:
+            return
+        if state.num_used or state.is_coming:
+            raise InvariantBrokenError(f"{model} is removed from {worker} but is in use")
+        gone = known.with_model(replace(state, info=replace(state.info, is_loaded=False), is_loading=False))
+        left = {name: other for name, other in gone.models.items() if name != model}
+        self._workers[worker] = replace(gone, models=left)
+        self._forget_holder(worker, model)
+
+    def pin(self, model: ModelName, is_pinned: bool) -> None:
+        """Let no instance of the model be evicted, or let them again."""
+        (self._pinned.add if is_pinned else self._pinned.discard)(model)
+        for worker in self._holders.get(model, ()):
+            self._change(Place(worker, model), is_pinned=is_pinned)
+
+    def load(self, worker: WorkerId, model: ModelName, ready_at_s: float) -> None:
+        """Book the memory of a model that is to be loaded now."""
+        self._change(Place(worker, model), is_loading=True, ready_at_s=ready_at_s, used_at_s=self.now)
+        self._check_memory(worker)
+
+    def evict(self, worker: WorkerId, model: ModelName) -> None:
+        """Count an idle model's memory as free: its Unload goes out before anything that needs the room."""
+        state = self.model(worker, model)
+        if state is None or not state.is_idle:
+            raise InvariantBrokenError(f"{model} on {worker} is to be unloaded but is not idle")
+        place = Place(worker, model)
+        self._change(place, info=replace(state.info, is_loaded=False), is_leaving=False)
+        self._evicted.add(place)
+
+    # --- claims ---------------------------------------------------------------------------------------------
+
+    def claim(self, place: Place, victims: Iterable[ModelName], ready_at_s: float) -> None:
+        """Keep room for a model that is to be loaded when the victims have left: they take nothing new, and
+        what they do not free of its memory is kept from the free memory now."""
+        self._claims[place] = frozenset(victims)
+        self._change(place, is_coming=True, ready_at_s=ready_at_s)
+        for victim in self._claims[place]:
+            self._change(Place(place.worker, victim), is_leaving=True)
+        self._count_claims(place.worker)
+        self._check_memory(place.worker)
+
+    def evict_victim(self, place: Place, victim: ModelName) -> None:
+        """A victim of a claim serves nothing: its memory becomes the claim's, and what is too much free.
+
+        One that is gone already only ceases to be a victim.
+        """
+        if self._state(Place(place.worker, victim)).is_idle:
+            self.evict(place.worker, victim)
+        else:
+            self._change(Place(place.worker, victim), is_leaving=False)
+        self._claims[place] -= {victim}
+        self._count_claims(place.worker)
+
+    def end_claim(self, place: Place) -> None:
+        """Give a claim up, or over to the load that it was for; victims that are still there may stay."""
+        for victim in self._claims.pop(place):
+            self._change(Place(place.worker, victim), is_leaving=False)
+        self._change(place, is_coming=False)
+        self._count_claims(place.worker)
+
+    # --- requests -------------------------------------------------------------------------------------------
+
+    def start(self, placed: Placed, worker: WorkerId) -> None:
+        """Take a slot for a request that has none; with tokens it runs there already."""
+        request, model, num_tokens = placed.request, placed.model, placed.num_tokens
         if request in self._running:
             raise InvariantBrokenError(f"{request} is started on {worker} but runs: {self._running[request]}")
-        self._count(worker, model, num_running=1)
-        self._running[request] = Running(model, worker)
+        at_s = self.now if num_tokens else None
+        self._put(Running(request, model, worker, num_tokens, at_s))
 
-    def end(self, request: RequestId) -> None:
-        """Free all that a request holds, wherever it is."""
-        self.end_move(request, None)
-        place = self._running.pop(request, None)
-        if place is not None:
-            self._count(place.worker, place.model, num_running=-1)
+    def accepted(self, request: RequestId, num_tokens: int) -> None:
+        """A request runs from here on, with so many tokens."""
+        if (place := self._running.get(request)) is not None:
+            self._put(replace(place, num_tokens=num_tokens, at_s=self.now))
 
-    def begin_move(self, request: RequestId, choice: Choice) -> None:
-        """Reserve the destination's slot, and its memory where it must load the model for this."""
-        model = self._running[request].model
-        if choice.step is Step.LOAD:
-            self.set_loading(choice.worker, model, is_loading=True)
-        self._reserve(request, Moving(model, choice.worker, is_loading=choice.step is Step.LOAD))
+    def keep(self, request: RequestId, until_s: float) -> None:
+        """Do not move or preempt a running request to make room before `until_s`."""
+        if (place := self._running.get(request)) is not None:
+            self._put(replace(place, stays_until_s=until_s))
 
-    def end_move(self, request: RequestId, worker: WorkerId | None) -> Moving | None:
+    def end(self, request: RequestId) -> bool:
+        """Free all that a request holds, wherever it is; whether it held anything."""
+        had_move = self.end_move(request, None) is not None
+        return self._take_away(request) or had_move
+
+    def begin_move(self, request: RequestId, destination: WorkerId) -> None:
+        """Reserve the destination's slot."""
+        place = self._running[request]
+        self._reserve(request, Moving(place.model, destination))
+        self._put(replace(place, is_moving=True))
+
+    def end_move(self, request: RequestId, worker: WorkerId | None, num_tokens: int = 0) -> Moving | None:
         """Close a move: the request is on `worker`, or stayed (None). Gives the move, None where unknown."""
         move = self._moves.pop(request, None)
         if move is None:
             return None
         if move.is_reserved:
-            self._count(move.destination, move.model, num_reserved=-1)
+            self._count(Place(move.destination, move.model), num_reserved=-1)
         if worker is None:
-            if move.is_reserved and move.is_loading:
-                self._stop_loading(move)
+            if (place := self._running.get(request)) is not None:
+                self._put(replace(place, is_moving=False))
             return move
         if worker != move.destination:
             raise InvariantBrokenError(f"{request} moved to {worker} but was sent to {move.destination}")
-        place = self._running.pop(request, None)
-        if place is not None:
-            self._count(place.worker, place.model, num_running=-1)
+        self._take_away(request)
         if move.is_reserved:
-            self.start(request, move.model, worker)
+            self.start(Placed(request, move.model, num_tokens), worker)
         return move
-
-    def set_model(self, worker: WorkerId, info: ModelInfo, *, has_failed: bool) -> None:
-        """Take over what a worker says about a model; a load goes on until it is done or has failed."""
-        known = self._workers.get(worker)
-        if known is None:
-            return
-        state = known.models.get(info.name, ModelView(info))
-        is_loading = state.is_loading and not info.is_loaded and not has_failed
-        self._workers[worker] = known.with_model(replace(state, info=info, is_loading=is_loading))
-
-    def set_loading(self, worker: WorkerId, model: ModelName, *, is_loading: bool) -> None:
-        """Book or give back the memory of a model that is being loaded."""
-        known = self._workers[worker]
-        booked = known.with_model(replace(known.models[model], is_loading=is_loading))
-        if is_loading and booked.free_bytes < 0:
-            raise InvariantBrokenError(
-                f"{model} does not fit on {worker}: {-booked.free_bytes} bytes too many"
-            )
-        self._workers[worker] = booked
-
-    def evict(self, worker: WorkerId, model: ModelName) -> None:
-        """Count an idle model's memory as free: its Unload goes out before anything that needs the room."""
-        known = self._workers[worker]
-        state = known.models[model]
-        if not state.is_idle:
-            raise InvariantBrokenError(f"{model} on {worker} is to be unloaded but is not idle")
-        self._workers[worker] = known.with_model(replace(state, info=replace(state.info, is_loaded=False)))
-
-    def drain(self, worker: WorkerId) -> None:
-        """Give the worker nothing new from here on."""
-        self._workers[worker] = replace(self._workers[worker], is_draining=True)
 
     def promise(self, worker: WorkerId, model: ModelName) -> None:
         """Keep a slot of a loading model for a request that waits."""
-        self._count(worker, model, num_promised=1)
-        self._promises.append(Running(model, worker))
+        self._count(Place(worker, model), num_promised=1)
+        self._promises.append(Place(worker, model))
 
     def drop_promises(self) -> None:
         """Give all promised slots back; whoever still waits is promised one anew, in order."""
         for promise in self._promises:
-            self._count(promise.worker, promise.model, num_promised=-1)
+            self._count(promise, num_promised=-1)
         self._promises = []
 
-    def num_moves(self, worker: WorkerId) -> tuple[int, int]:
-        """How many moves have the worker as source, and as destination."""
-        out = sum(1 for request in self._moves if self._source(request) == worker)
-        return out, sum(1 for move in self._moves.values() if move.destination == worker)
+    # --- bookings that come to nothing ----------------------------------------------------------------------
 
-    def _source(self, request: RequestId) -> WorkerId | None:
-        place = self._running.get(request)
-        return None if place is None else place.worker
+    def save(self) -> Saved:
+        """The books as they are, cheap since values never change in place."""
+        return Saved(
+            dict(self._workers),
+            dict(self._running),
+            dict(self._moves),
+            list(self._promises),
+            dict(self._claims),
+            set(self._evicted),
+        )
 
-    def _stop_loading(self, over: Moving) -> None:
-        """Give back the memory of a model that was loaded for a move, unless another move needs it too."""
-        for request, move in self._moves.items():
-            if (move.destination, move.model) == (over.destination, over.model) and move.is_reserved:
-                self._moves[request] = replace(move, is_loading=True)
-                return
-        self.set_loading(over.destination, over.model, is_loading=False)
+    def restore(self, saved: Saved) -> None:
+        """Undo all bookings of requests, moves, claims and memory since; no worker has come or gone since."""
+        self._workers, self._running, self._moves, self._promises = saved[:4]
+        self._claims, self._evicted = saved[4:]
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _put(self, place: Running) -> None:
+        """Add a running request, or replace what is known of it."""
+        state = self._state(Place(place.worker, place.model))
+        others = tuple(one for one in state.running if one.request != place.request)
+        self._change(Place(place.worker, place.model), running=(*others, place), used_at_s=self.now)
+        self._running[place.request] = place
+
+    def _take_away(self, request: RequestId) -> bool:
+        place = self._running.pop(request, None)
+        if place is None:
+            return False
+        state = self._state(Place(place.worker, place.model))
+        left = tuple(one for one in state.running if one.request != request)
+        self._change(Place(place.worker, place.model), running=left, used_at_s=self.now)
+        return True
 
     def _reserve(self, request: RequestId, move: Moving) -> None:
-        self._count(move.destination, move.model, num_reserved=1)
+        self._count(Place(move.destination, move.model), num_reserved=1)
         self._moves[request] = move
 
-    def _count(
-        self,
-        worker: WorkerId,
-        model: ModelName,
-        *,
-        num_running: int = 0,
-        num_reserved: int = 0,
-        num_promised: int = 0,
-    ) -> None:
-        known = self._workers.get(worker)
-        state = None if known is None else known.models.get(model)
-        if known is None or state is None:
-            raise InvariantBrokenError(f"a slot of {model} on {worker}, which does not have it")
-        self._workers[worker] = known.with_model(
-            replace(
-                state,
-                num_running=state.num_running + num_running,
-                num_reserved=state.num_reserved + num_reserved,
-                num_promised=state.num_promised + num_promised,
-            )
+    def _count(self, place: Place, *, num_reserved: int = 0, num_promised: int = 0) -> None:
+        state = self._state(place)
+        self._change(
+            place,
+            num_reserved=state.num_reserved + num_reserved,
+            num_promised=state.num_promised + num_promised,
+            used_at_s=self.now,
         )
+
+    def _state(self, place: Place) -> ModelView:
+        state = self.model(place.worker, place.model)
+        if state is None:
+            raise InvariantBrokenError(f"a slot of {place.model} on {place.worker}, which does not have it")
+        return state
+
+    def _change(self, place: Place, **changes: object) -> None:
+        changed = replace(self._state(place), **changes)
+        self._workers[place.worker] = self._workers[place.worker].with_model(changed)
+
+    def _count_claims(self, worker: WorkerId) -> None:
+        claimed = 0
+        for place, victims in self._claims.items():
+            if place.worker == worker:
+                freed = sum(self._state(Place(worker, victim)).info.device_bytes for victim in victims)
+                claimed += max(0, self._state(place).info.device_bytes - freed)
+        self._workers[worker] = replace(self._workers[worker], claimed_bytes=claimed)
+
+    def _check_memory(self, worker: WorkerId) -> None:
+        known = self._workers[worker]
+        if known.free_bytes < 0:
+            raise InvariantBrokenError(
+                f"{worker} has {known.device_bytes} bytes: {known.held_bytes} are held, "
+                f"{known.claimed_bytes} claimed, {-known.free_bytes} too many"
+            )
+
+    def _forget_holder(self, worker: WorkerId, model: ModelName) -> None:
+        holders = self._holders[model]
+        holders.pop(worker, None)
+        if not holders:
+            del self._holders[model]

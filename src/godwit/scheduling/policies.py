@@ -1,74 +1,107 @@
-"""Where a model's next request should run: one pure function of the cluster's view a policy."""
+"""Where a model's next request should run: one pure function of the cluster's view a policy.
 
-from collections.abc import Callable
-from enum import IntEnum
+All of them start a request at once where an instance has a free slot, on the least loaded such worker.
+"""
 
-from msgspec import Struct
+from collections.abc import Callable, Iterable
 
 from godwit.errors import ConfigError
+from godwit.scheduling.choices import Choice, Step, Victim
+from godwit.scheduling.startup import fit, loading_s, refusal, remaining_s
+from godwit.scheduling.victims import Clear, Places, clear_by_killing, clear_by_moving
 from godwit.scheduling.view import ClusterView, WorkerView
 from godwit.types import ModelName, WorkerId
 
-
-class Step(IntEnum):
-    """What must happen before a request can run at the chosen worker, the quickest first."""
-
-    START = 0
-    WAIT_FOR_LOAD = 1
-    LOAD = 2
-
-
-class Choice(Struct, frozen=True):
-    """A worker for a request; with LOAD, the idle models to unload before."""
-
-    worker: WorkerId
-    step: Step
-    evict: tuple[ModelName, ...] = ()
-
+__all__ = [
+    "POLICIES",
+    "Choice",
+    "Policy",
+    "Step",
+    "Victim",
+    "availability",
+    "free_slot",
+    "live_migration",
+    "locality",
+    "nearest",
+    "policy_named",
+    "preemption",
+    "quickest",
+    "random",
+]
 
 Policy = Callable[[ClusterView, ModelName, frozenset[WorkerId]], Choice | None]
-"""(view, model, workers not to choose) → where, or None where nothing can take one more request now."""
+"""(view, model, workers not to choose) → where, or None where the request must wait."""
 
 
-def fit(worker: WorkerView, model: ModelName) -> Choice | None:
-    """How `worker` could take one more request for `model`; None where it cannot, or is draining."""
-    state = worker.models.get(model)
-    if state is None or worker.is_draining or state.num_used >= worker.slots:
-        return None
-    if state.holds_device:
-        return Choice(worker.id, Step.START if state.info.is_loaded else Step.WAIT_FOR_LOAD)
-    evict = _evict(worker, state.info.device_bytes)
-    return None if evict is None else Choice(worker.id, Step.LOAD, evict)
+def free_slot(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
+    """A free slot of a loaded instance, on the least loaded worker that has one."""
+    return _start(view, _fits(view, model, exclude))
 
 
-def _evict(worker: WorkerView, needed_bytes: int) -> tuple[ModelName, ...] | None:
-    """The fewest idle models whose memory makes room, largest first; None where all of them would not do."""
-    missing = needed_bytes - worker.free_bytes
-    victims: list[ModelName] = []
-    idle = (state.info for state in worker.models.values() if state.is_idle)
-    for info in sorted(idle, key=lambda info: (-info.device_bytes, info.name)):
-        if missing <= 0:
-            break
-        missing -= info.device_bytes
-        victims.append(info.name)
-    return tuple(victims) if missing <= 0 else None
+def availability(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
+    """The least loaded worker that has room, wherever its checkpoint is; one that is loading it first."""
+    return _first(view, _fits(view, model, exclude))
 
 
-def least_loaded(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
-    """The least loaded worker that can start at once, else that is loading it, else that can load it."""
-    best: tuple[Step, float, WorkerId] | None = None
-    chosen: Choice | None = None
-    for worker in view.workers.values():
-        choice = None if worker.id in exclude else fit(worker, model)
-        if choice is None:
-            continue
-        rank = (choice.step, worker.load, worker.id)
-        if best is None or rank < best:
-            best, chosen = rank, choice
-    return chosen
+def random(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
+    """Any worker that has room, all equally likely; one that is loading it first."""
+    fits = _fits(view, model, exclude)
+    under_way = [choice for choice in fits if choice.step is not Step.LOAD]
+    if under_way or not fits:
+        return _first(view, under_way)
+    fits.sort(key=lambda choice: choice.worker)
+    return fits[int(view.draw * len(fits))]
 
 
-POLICIES: dict[str, Policy] = {"least_loaded": least_loaded}
+def locality(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
+    """The worker that has the checkpoint nearest; while it has no room for it, the request waits for it."""
+    fits = _fits(view, model, exclude)
+    if start := _start(view, fits):
+        return start
+    near = {worker.id for worker in nearest(view, model, exclude)}
+    return _first(view, [choice for choice in fits if choice.worker in near])
+
+
+def nearest(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> list[WorkerView]:
+    """The workers that would have the model soonest if their devices were free and nothing else loading."""
+    times: dict[WorkerId, float] = {}
+    for worker in _holders(view, model, exclude):
+        state = worker.models[model]
+        if refusal(worker, state) is None:
+            is_under_way = state.is_loading or state.is_coming
+            load_s = remaining_s(view, state) if is_under_way else view.times.load_s(worker.id, state.info)
+            times[worker.id] = load_s
+    least_s = min(times.values(), default=0.0)
+    return [view.workers[name] for name, seconds in times.items() if seconds == least_s]
+
+
+def quickest(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
+    """Where it can start soonest without touching busy instances.
+
+    For drains, for moves that somebody asked for, and for requests that were preempted: these must not make
+    others move.
+    """
+    fits = _fits(view, model, exclude)
+    return _start(view, fits) or _soonest(view, fits)
+
+
+def preemption(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
+    """Where it can start soonest, also by preempting others, which then wait (as Shepherd does)."""
+    return _quickest_clearing(view, model, exclude, clear_by_killing)
+
+
+def live_migration(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
+    """Where it can start soonest, also by moving others away first (as ServerlessLLM does)."""
+    return _quickest_clearing(view, model, exclude, clear_by_moving)
+
+
+POLICIES: dict[str, Policy] = {
+    "availability": availability,
+    "live_migration": live_migration,
+    "locality": locality,
+    "preemption": preemption,
+    "random": random,
+}
 
 
 def policy_named(name: str) -> Policy:
@@ -79,3 +112,66 @@ def policy_named(name: str) -> Policy:
             f"policy: there is no policy {name!r}; choose one of: {', '.join(sorted(POLICIES))}"
         )
     return policy
+
+
+def _quickest_clearing(
+    view: ClusterView, model: ModelName, exclude: frozenset[WorkerId], clear: Clear
+) -> Choice | None:
+    """The quickest of all, with CLEAR on workers that have no room.
+
+    Such a worker cannot be quicker than its load. So they are visited in the order of their loads, until that
+    alone takes longer than the best so far.
+    """
+    fits = _fits(view, model, exclude)
+    if start := _start(view, fits):
+        return start
+    best = _soonest(view, fits)
+    fitting = {choice.worker for choice in fits}
+    full: list[tuple[float, WorkerId]] = []
+    for worker in _holders(view, model, exclude):
+        state = worker.models[model]
+        if worker.id not in fitting and refusal(worker, state) is None:
+            full.append((sum(loading_s(view, worker, state.info)), worker.id))
+    places = Places(view, exclude)
+    for load_s, name in sorted(full):
+        best_s = float("inf") if best is None else best.seconds
+        if load_s > best_s:
+            break
+        choice = clear(places, view.workers[name], model, best_s)
+        if choice is not None:
+            best = choice if best is None else _soonest(view, (best, choice))
+    return best
+
+
+def _holders(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> list[WorkerView]:
+    return [view.workers[name] for name in view.holders.get(model, ()) if name not in exclude]
+
+
+def _fits(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> list[Choice]:
+    """What every worker could do without touching busy instances."""
+    choices = (fit(view, worker, model) for worker in _holders(view, model, exclude))
+    return [choice for choice in choices if choice is not None]
+
+
+def _first(view: ClusterView, choices: Iterable[Choice]) -> Choice | None:
+    """The one with the least to do; of equal ones that on the least loaded worker."""
+
+    def rank(choice: Choice) -> tuple[Step, float, WorkerId]:
+        return choice.step, view.workers[choice.worker].load, choice.worker
+
+    return min(choices, key=rank, default=None)
+
+
+def _start(view: ClusterView, choices: Iterable[Choice]) -> Choice | None:
+    """A free slot of a loaded instance, on the least loaded worker."""
+    return _first(view, [choice for choice in choices if choice.step is Step.START])
+
+
+def _soonest(view: ClusterView, choices: Iterable[Choice]) -> Choice | None:
+    """The quickest; of equal ones one that disturbs nobody, then one that throws away least."""
+
+    def rank(choice: Choice) -> tuple[float, bool, float, float, WorkerId]:
+        load = view.workers[choice.worker].load
+        return choice.seconds, bool(choice.victims), choice.thrown_away_s, load, choice.worker
+
+    return min(choices, key=rank, default=None)

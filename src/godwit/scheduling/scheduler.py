@@ -1,5 +1,11 @@
 """The scheduler: events in, decisions out. It never waits for a load or a move; it reacts to their ends."""
 
+import math
+from collections.abc import Callable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
 from godwit.errors import (
     ConflictError,
     GodwitError,
@@ -8,20 +14,24 @@ from godwit.errors import (
     NotFoundError,
     UnavailableError,
 )
+from godwit.scheduling.choices import Choice, Step
+from godwit.scheduling.clearing import Clearing, idle_for
 from godwit.scheduling.drains import Drains, DrainSettings
 from godwit.scheduling.events import (
     Batch,
     Decision,
     DrainRequested,
     Event,
-    Load,
     ModelChanged,
-    Move,
+    ModelPinned,
+    ModelRemoved,
     MoveEnded,
     MoveRequested,
+    Placed,
     PlacementFailed,
     RefuseMove,
     Reject,
+    RequestAccepted,
     RequestEnded,
     RequestQueued,
     Start,
@@ -30,46 +40,69 @@ from godwit.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from godwit.scheduling.ledger import Ledger
-from godwit.scheduling.policies import Choice, Policy, Step, fit
-from godwit.scheduling.view import ClusterView
+from godwit.scheduling.ledger import Ledger, Place
+from godwit.scheduling.policies import Policy, free_slot, quickest
+from godwit.scheduling.startup import describe, fit
+from godwit.scheduling.view import ClusterView, Times
 from godwit.scheduling.waiting import Waiting, WaitingLines
 from godwit.types import ModelName, RequestId, WorkerId
 
 
-class Scheduler:
-    """Places requests, loads models, moves and drains; the same events give the same decisions.
+class SchedulerSettings(Struct, frozen=True):
+    """Limits of a drain; an instance that is idle for `keep_alive_s` is unloaded, None: never for that."""
 
-    A new one that is fed a Batch of what routers and workers know goes on where another stopped.
+    drains: DrainSettings = DrainSettings()
+    keep_alive_s: float | None = None
+
+
+class Scheduler:
+    """Places requests, loads models, moves and drains; the same events and draws give the same decisions.
+
+    `draw` gives a random number from [0, 1) for each placement. A new one that is fed a Batch of what routers
+    and workers know goes on where another stopped.
     """
 
-    def __init__(self, policy: Policy, settings: DrainSettings) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        times: Times,
+        settings: SchedulerSettings | None = None,
+        draw: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        settings = settings or SchedulerSettings()
         self._policy = policy
+        self._times = times
+        self._draw = draw
+        self._keep_alive_s = settings.keep_alive_s
         self._ledger = Ledger()
         self._lines = WaitingLines()
-        self._drains = Drains(self._ledger, policy, settings)
+        self._clearing = Clearing(self._ledger, times)
+        self._drains = Drains(self._ledger, times, settings.drains)
         self._models: set[ModelName] = set()
 
     def handle(self, event: Event, now: float) -> list[Decision]:
         """What to do about `event`, in order; decisions for one worker must reach it in this order."""
-        decisions = self._take(event, now)
+        self._ledger.now = now
         self._ledger.drop_promises()
+        decisions = self._take(event)
         decisions += self._drains.interrupts(now)
         while (move := self._drains.next_move(now)) is not None:
-            decisions += self._move(move[0], move[1], "drain")
+            decisions += self._clearing.move(move[0], move[1], "drain")
+        decisions += self._clearing.advance()
         for line in self._lines.by_age():
             decisions += self._place(line)
+        self._clearing.give_up_unwanted()
         decisions += self._drains.emptied()
         return decisions
 
     def snapshot(self) -> ClusterView:
         """The cluster as the scheduler sees it."""
-        return self._ledger.view
+        return self._ledger.snapshot(self._times)
 
-    def _take(self, event: Event, now: float) -> list[Decision]:
+    def _take(self, event: Event) -> list[Decision]:
         match event:
             case Batch(events):
-                return [decision for one in events for decision in self._take(one, now)]
+                return [decision for one in events for decision in self._take(one)]
             case WorkerJoined():
                 self._joined(event)
             case WorkerLeft(worker):
@@ -77,26 +110,33 @@ class Scheduler:
                 self._ledger.leave(worker)
             case ModelChanged():
                 self._model_changed(event)
+            case ModelRemoved(worker, model):
+                return self._model_removed(worker, model)
+            case ModelPinned(model, is_pinned):
+                self._ledger.pin(model, is_pinned)
             case RequestQueued():
                 return self._queued(event)
+            case RequestAccepted(request, num_tokens):
+                self._ledger.accepted(request, num_tokens)
             case RequestEnded(request):
                 self._lines.forget(request)
+                self._clearing.forget(request)
                 self._ledger.end(request)
             case PlacementFailed():
                 self._placement_failed(event)
             case MoveRequested():
                 return self._move_requested(event)
-            case MoveEnded(request, worker):
-                move = self._ledger.end_move(request, worker)
-                if move is not None and worker is None:
-                    self._drains.move_failed(request, move.destination)
+            case MoveEnded():
+                self._move_ended(event)
             case DrainRequested(worker, deadline):
                 if worker in self._ledger.workers:
                     self._ledger.drain(worker)
                     self._drains.begin(worker, deadline)
             case Tick():
-                return self._ticked(now)
+                return self._ticked()
         return []
+
+    # --- workers and models ---------------------------------------------------------------------------------
 
     def _joined(self, event: WorkerJoined) -> None:
         self._drains.forget(event.worker)
@@ -108,17 +148,35 @@ class Scheduler:
 
     def _model_changed(self, event: ModelChanged) -> None:
         self._models.add(event.model.name)
-        self._ledger.set_model(event.worker, event.model, has_failed=event.error is not None)
+        is_over = event.load is not None or event.error is not None
+        self._ledger.set_model(event.worker, event.model, is_load_over=is_over)
         if event.error is not None:
             self._lines.exclude(event.model.name, event.worker, f"{event.worker}: {event.error}")
+
+    def _model_removed(self, worker: WorkerId, model: ModelName) -> list[Decision]:
+        self._clearing.give_up(worker, model)
+        self._ledger.remove_model(worker, model)
+        if model in self._ledger.holders:
+            return []
+        self._models.discard(model)
+        return [self._no_model(one.request, model) for one in self._lines.forget_all(model)]
+
+    def _no_model(self, request: RequestId, model: ModelName) -> Reject:
+        known = ", ".join(sorted(self._models)) or "none"
+        message = f"no server has the model {model!r}; models: {known}"
+        return Reject(request, ModelNotFoundError.code, message)
+
+    # --- requests -------------------------------------------------------------------------------------------
 
     def _queued(self, event: RequestQueued) -> list[Decision]:
         self._ledger.end(event.request)
         if self._ledger.workers and event.model not in self._models:
             self._lines.forget(event.request)
-            known = ", ".join(sorted(self._models)) or "none"
-            message = f"no server has the model {event.model!r}; models: {known}"
-            return [Reject(event.request, ModelNotFoundError.code, message)]
+            return [self._no_model(event.request, event.model)]
+        # Whoever was preempted has done nothing wrong there, and may come back.
+        preempted_from = self._clearing.preempted_from(event.request)
+        if preempted_from is not None:
+            event = replace(event, exclude=event.exclude - {preempted_from})
         self._lines.add(event)
         return []
 
@@ -128,11 +186,43 @@ class Scheduler:
             self._ledger.end(event.request)
             self._lines.step_back(event.request, event.worker, f"{event.worker}: {event.reason}")
 
+    def _ticked(self) -> list[Decision]:
+        now = self._ledger.now
+        self._lines.stop_avoiding()
+        self._drains.stop_avoiding()
+        decisions: list[Decision] = []
+        for waiting in self._lines.expired(now):
+            self._lines.forget(waiting.request)
+            self._clearing.forget(waiting.request)
+            decisions.append(Reject(waiting.request, UnavailableError.code, self._why(waiting)))
+        if self._keep_alive_s is not None:
+            for worker, model in list(idle_for(self._ledger, self._keep_alive_s)):
+                self._ledger.evict(worker, model)
+                decisions.append(Unload(worker, model, f"idle for {self._keep_alive_s:g} s"))
+        return decisions
+
+    def _why(self, waiting: Waiting) -> str:
+        if not self._ledger.workers:
+            why = "no worker is connected; start one with `godwit worker --join URL`"
+        elif waiting.model not in self._ledger.holders:
+            why = f"no connected worker has the model {waiting.model}"
+        else:
+            why = waiting.reason or f"all slots for {waiting.model} were taken"
+        return f"no server could take the request in time: {why}"
+
+    # --- moves ----------------------------------------------------------------------------------------------
+
     def _move_requested(self, event: MoveRequested) -> list[Decision]:
         try:
-            return self._move(event.request, self._choice_for(event), event.reason)
+            return self._clearing.move(event.request, self._choice_for(event), event.reason)
         except GodwitError as error:
             return [RefuseMove(event.request, error.code, error.message)]
+
+    def _move_ended(self, event: MoveEnded) -> None:
+        move = self._ledger.end_move(event.request, event.worker, event.num_tokens)
+        if move is not None and event.worker is None:
+            self._drains.move_failed(event.request, move.destination)
+            self._clearing.move_failed(event.request)
 
     def _choice_for(self, event: MoveRequested) -> Choice:
         place = self._ledger.running.get(event.request)
@@ -141,8 +231,8 @@ class Scheduler:
         if event.request in self._ledger.moves:
             raise ConflictError(f"{event.request} is moving already; wait for that move to end")
         if event.destination is None:
-            choice = self._policy(self._ledger.view, place.model, frozenset((place.worker,)))
-            if choice is None:
+            choice = quickest(self._view(), place.model, frozenset((place.worker,)))
+            if choice is None or self._is_coming(choice.worker, place.model):
                 raise NoFreeSlotError(f"no other server has room for one more request of {place.model}")
             return choice
         if event.destination == place.worker:
@@ -160,35 +250,20 @@ class Scheduler:
             )
         if worker.is_draining:
             raise ConflictError(f"{destination} is draining and takes nothing new")
-        choice = fit(worker, model)
-        if choice is None:
+        choice = fit(self._view(), worker, model)
+        if choice is None or self._is_coming(destination, model):
             raise NoFreeSlotError(
                 f"{destination} has no free slot or no memory for one more request of {model}"
             )
         return choice
 
-    def _ticked(self, now: float) -> list[Decision]:
-        self._lines.stop_avoiding()
-        self._drains.stop_avoiding()
-        expired = self._lines.expired(now)
-        for waiting in expired:
-            self._lines.forget(waiting.request)
-        return [Reject(one.request, UnavailableError.code, self._why(one)) for one in expired]
+    def _is_coming(self, worker: WorkerId, model: ModelName) -> bool:
+        return Place(worker, model) in self._ledger.claims
 
-    def _why(self, waiting: Waiting) -> str:
-        if not self._ledger.workers:
-            why = "no worker is connected; start one with `godwit worker --join URL`"
-        elif not any(waiting.model in worker.models for worker in self._ledger.workers.values()):
-            why = f"no connected worker has the model {waiting.model}"
-        else:
-            why = waiting.reason or f"all slots for {waiting.model} were taken"
-        return f"no server could take the request in time: {why}"
+    # --- placement ------------------------------------------------------------------------------------------
 
-    def _move(self, request: RequestId, choice: Choice, reason: str) -> list[Decision]:
-        place = self._ledger.running[request]
-        decisions = self._evict(choice)
-        self._ledger.begin_move(request, choice)
-        return [*decisions, Move(request, place.worker, choice.worker, reason)]
+    def _view(self) -> ClusterView:
+        return self._ledger.view(self._times, self._draw())
 
     def _place(self, line: list[Waiting]) -> list[Decision]:
         decisions: list[Decision] = []
@@ -197,27 +272,46 @@ class Scheduler:
             # Whoever may go nowhere else than one who found no room finds none either.
             if any(not_on <= waiting.not_on for not_on in stuck):
                 continue
-            choice = self._policy(self._ledger.view, waiting.model, waiting.not_on)
-            if choice is None:
+            choice = self._choose(waiting)
+            sent = None if choice is None else self._send(waiting, choice)
+            if sent is None:
                 stuck.append(waiting.not_on)
-                continue
-            decisions += self._send(waiting, choice)
+            else:
+                decisions += sent
         return decisions
 
-    def _send(self, waiting: Waiting, choice: Choice) -> list[Decision]:
+    def _choose(self, waiting: Waiting) -> Choice | None:
+        """A free slot; else the load that was promised before, so that nobody changes his mind at each event;
+        else what the policy says."""
+        view, model = self._view(), waiting.model
+        choice = free_slot(view, model, waiting.not_on)
+        if choice is not None:
+            return choice
+        if waiting.promised is not None and waiting.promised not in waiting.not_on:
+            worker = self._ledger.workers.get(waiting.promised)
+            choice = None if worker is None else fit(view, worker, model)
+            if choice is not None and choice.step is Step.WAIT_FOR_LOAD:
+                return choice
+        # A request that was preempted once must not drive out others in its turn: they would go on for ever.
+        was_preempted = self._clearing.preempted_from(waiting.request) is not None
+        return (quickest if was_preempted else self._policy)(view, model, waiting.not_on)
+
+    def _send(self, waiting: Waiting, choice: Choice) -> list[Decision] | None:
+        """Book and order what the choice says; None, and nothing booked, where its victims cannot go."""
+        request, model = waiting.request, waiting.model
+        reason = describe(self._view(), model, choice)
         if choice.step is Step.START:
-            self._lines.step_out(waiting.request)
-            self._ledger.start(waiting.request, waiting.model, choice.worker)
-            return [Start(waiting.request, choice.worker)]
-        decisions: list[Decision] = []
+            self._lines.step_out(request)
+            self._ledger.start(Placed(request, model), choice.worker)
+            if self._clearing.preempted_from(request) is not None:
+                self._ledger.keep(request, math.inf)
+            return [Start(request, choice.worker, reason)]
+        decisions: list[Decision] | None = []
         if choice.step is Step.LOAD:
-            decisions += self._evict(choice)
-            self._ledger.set_loading(choice.worker, waiting.model, is_loading=True)
-            decisions.append(Load(choice.worker, waiting.model))
-        self._ledger.promise(choice.worker, waiting.model)
+            decisions = self._clearing.load(choice.worker, model, choice, f"for {request}: {reason}")
+        elif choice.step is Step.CLEAR:
+            decisions = self._clearing.begin(model, choice, f"for {request}: {reason}")
+        if decisions is not None:
+            self._ledger.promise(choice.worker, model)
+            self._lines.promise(request, choice.worker)
         return decisions
-
-    def _evict(self, choice: Choice) -> list[Decision]:
-        for model in choice.evict:
-            self._ledger.evict(choice.worker, model)
-        return [Unload(choice.worker, model) for model in choice.evict]

@@ -1,31 +1,85 @@
 """What the scheduler knows of the cluster: immutable, replaced worker by worker, never changed in place."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from godwit.errors import InvariantBrokenError
-from godwit.types import ModelInfo, ModelName, WorkerId
+from godwit.types import ModelInfo, ModelName, RequestId, Tier, WorkerId
+
+
+class Times(Protocol):
+    """Seconds that things are expected to take, as far as has been learnt; reading changes nothing."""
+
+    def load_s(self, worker: WorkerId, info: ModelInfo) -> float:
+        """From the load's turn in its queue until the model is on the device: n/b of `costs.loading`.
+
+        0 where it is loaded; `info.tier` says from where it comes.
+        """
+        ...
+
+    def resume_s(self, worker: WorkerId, model: ModelName, context_tokens: float) -> float:
+        """Until `worker` has the KV of a request that moves there: a·(t_in + t_out) + b."""
+        ...
+
+    def token_s(self, worker: WorkerId, model: ModelName) -> float:
+        """Mean time per output token; above 0."""
+        ...
+
+
+class Running(Struct, frozen=True):
+    """A request that holds a slot on a worker.
+
+    It had `num_tokens` (prompt and output) `at_s`, and has been decoding since; both are 0 and None until its
+    worker has accepted it. `is_moving`: a move of it is under way. Before `stays_until_s` it must not be
+    moved or preempted to make room: such a move has just failed, or it has been preempted before.
+    """
+
+    request: RequestId
+    model: ModelName
+    worker: WorkerId
+    num_tokens: int = 0
+    at_s: float | None = None
+    is_moving: bool = False
+    stays_until_s: float = float("-inf")
+
+    def context_tokens(self, now: float, token_s: float) -> float:
+        """t_in + t_out, with t_out = d/t: nobody is asked how far it is."""
+        return self.num_tokens + (0.0 if self.at_s is None else max(0.0, now - self.at_s) / token_s)
 
 
 class ModelView(Struct, frozen=True):
     """One model on one worker.
 
     `num_reserved` slots are kept for requests that are moving there, `num_promised` for requests that wait
-    for the model to be loaded.
+    for the model to be loaded. `is_loading`: its memory is booked and a load is under way. `is_coming`: its
+    load begins once the instances that are in its way have left (`is_leaving`: this is one of those, and
+    takes nothing new). While either, it is expected to be ready at `ready_at_s`. `used_at_s` is when it last
+    began or ceased to serve.
     """
 
     info: ModelInfo
-    num_running: int = 0
+    running: tuple[Running, ...] = ()
     num_reserved: int = 0
     num_promised: int = 0
     is_loading: bool = False
+    is_coming: bool = False
+    is_leaving: bool = False
+    is_pinned: bool = False
+    ready_at_s: float = 0.0
+    used_at_s: float = 0.0
+
+    @property
+    def num_running(self) -> int:
+        """Requests that run here."""
+        return len(self.running)
 
     @property
     def num_used(self) -> int:
         """Slots that nobody else can have."""
-        return self.num_running + self.num_reserved + self.num_promised
+        return len(self.running) + self.num_reserved + self.num_promised
 
     @property
     def holds_device(self) -> bool:
@@ -34,12 +88,16 @@ class ModelView(Struct, frozen=True):
 
     @property
     def is_idle(self) -> bool:
-        """Whether the model is loaded for nobody: only such a one may be evicted."""
+        """Whether the model is loaded for nobody: only such a one may be evicted, if it is not pinned."""
         return self.info.is_loaded and not self.is_loading and self.num_used == 0
 
 
 class WorkerView(Struct, frozen=True):
-    """One worker that is connected; `slots` is per loaded model, `device_bytes` its whole device memory."""
+    """One worker that is connected; `slots` is per loaded model, `device_bytes` its whole device memory.
+
+    `claimed_bytes` are free and kept for models that are coming (`ModelView.is_coming`). `on_device` are the
+    models that hold device memory, `held_bytes` of it, so that nobody has to look at all models.
+    """
 
     id: WorkerId
     incarnation: int
@@ -47,11 +105,10 @@ class WorkerView(Struct, frozen=True):
     device_bytes: int
     models: Mapping[ModelName, ModelView]
     is_draining: bool = False
-
-    @property
-    def num_used(self) -> int:
-        """Slots in use over all models."""
-        return sum(model.num_used for model in self.models.values())
+    claimed_bytes: int = 0
+    on_device: tuple[ModelName, ...] = ()
+    held_bytes: int = 0
+    num_used: int = 0
 
     @property
     def load(self) -> float:
@@ -60,9 +117,14 @@ class WorkerView(Struct, frozen=True):
 
     @property
     def free_bytes(self) -> int:
-        """Device memory that no model holds."""
-        held = sum(model.info.device_bytes for model in self.models.values() if model.holds_device)
-        return self.device_bytes - held
+        """Device memory that no model holds and that is not kept for one."""
+        return self.device_bytes - self.held_bytes - self.claimed_bytes
+
+    def queue_s(self, tier: Tier, now: float) -> float:
+        """Seconds until loads from `tier` that are under way here are expected to be over: q."""
+        models = (self.models[name] for name in self.on_device)
+        ends = (model.ready_at_s for model in models if model.is_loading and model.info.tier is tier)
+        return max(0.0, max(ends, default=now) - now)
 
     def with_model(self, model: ModelView) -> "WorkerView":
         """The worker with one model's view replaced; InvariantBrokenError where its slots do not add up."""
@@ -72,10 +134,30 @@ class WorkerView(Struct, frozen=True):
                 f"slots of {model.info.name} on {self.id}: {counts[0]} running + {counts[1]} reserved + "
                 f"{counts[2]} promised, of {self.slots}"
             )
-        return replace(self, models={**self.models, model.info.name: model})
+        name, former = model.info.name, self.models.get(model.info.name)
+        others = tuple(one for one in self.on_device if one != name)
+        return replace(
+            self,
+            models={**self.models, name: model},
+            on_device=(*others, name) if model.holds_device else others,
+            held_bytes=self.held_bytes + _held(model) - (0 if former is None else _held(former)),
+            num_used=self.num_used + sum(counts) - (0 if former is None else former.num_used),
+        )
 
 
 class ClusterView(Struct, frozen=True):
-    """All connected workers at one moment."""
+    """All connected workers at one moment, `now`.
+
+    `holders` are the workers that serve a model, loaded or not. `draw` is a random number from [0, 1), new
+    for each decision.
+    """
 
     workers: Mapping[WorkerId, WorkerView]
+    holders: Mapping[ModelName, Collection[WorkerId]]
+    times: Times
+    now: float = 0.0
+    draw: float = 0.0
+
+
+def _held(model: ModelView) -> int:
+    return model.info.device_bytes if model.holds_device else 0

@@ -10,7 +10,10 @@ from godwit.types import ModelName, RequestId, WorkerId
 
 
 class Waiting(Struct, frozen=True):
-    """A request in line: `exclude` holds for good, `avoid` until a tick, `reason` is what failed last."""
+    """A request in line: `exclude` holds for good, `avoid` until a tick, `reason` is what failed last.
+
+    `promised` is the worker on which a load was last begun, or waited for, for its sake.
+    """
 
     order: tuple[bool, int]
     request: RequestId
@@ -19,6 +22,7 @@ class Waiting(Struct, frozen=True):
     exclude: frozenset[WorkerId]
     avoid: frozenset[WorkerId] = frozenset()
     reason: str | None = None
+    promised: WorkerId | None = None
 
     @property
     def not_on(self) -> frozenset[WorkerId]:
@@ -62,10 +66,24 @@ class WaitingLines:
         if waiting is not None:
             self._insert(replace(waiting, avoid=waiting.avoid | {avoid}, reason=reason))
 
+    def promise(self, request: RequestId, worker: WorkerId) -> None:
+        """Remember where a load is under way for a request in line; its place stays."""
+        waiting = self._known[request]
+        if waiting.promised != worker:
+            line = self._lines[waiting.model]
+            self._known[request] = line[line.index(waiting)] = replace(waiting, promised=worker)
+
     def forget(self, request: RequestId) -> None:
         """The request is over."""
         self.step_out(request)
         self._known.pop(request, None)
+
+    def forget_all(self, model: ModelName) -> list[Waiting]:
+        """All that wait for a model are over; gives them."""
+        gone = self._lines.pop(model, [])
+        for one in gone:
+            del self._known[one.request]
+        return gone
 
     def exclude(self, model: ModelName, worker: WorkerId, reason: str) -> None:
         """None of those who wait for the model may be sent to that worker in its present life."""
