@@ -173,6 +173,7 @@ def test_a_load_of_a_model_that_is_about_to_be_unloaded_keeps_it() -> None:
         other = rig.begin(B)
         assert await rig.load(A) is engine
         assert rig.instances.get(A) is engine
+        assert rig.records[-1].tier is Tier.DEVICE, "the head must not take this for old news"
         refused = await other
         assert isinstance(refused, ModelLoadError)
         assert "are in use" in refused.message
@@ -193,6 +194,7 @@ def test_an_unload_is_given_up_where_the_model_stays_busy(monkeypatch: pytest.Mo
         rig.instances.unload(A)
         await until(lambda: rig.instances.get(A) is engine)
         assert rig.changes[-1] == ("a", True, None)
+        assert rig.records[-1].tier is Tier.DEVICE
         await rig.instances.close()
 
     asyncio.run(scenario())

@@ -18,6 +18,8 @@ from godwit.worker.store import CheckpointStore, StoredFile
 
 CLOSE_S = 30.0
 LOOK_EVERY_S = 0.01
+# Tells the head that a model is loaded after all, which it could take for old news without a record.
+STAYS = LoadRecord(Tier.DEVICE, 0, 0.0, 0.0)
 Done = Callable[[Engine | GodwitError], None]
 OnChange = Callable[[ModelInfo, str | None, LoadRecord | None], None]
 OnProgress = Callable[[ModelName, Tier, int, int], None]
@@ -86,7 +88,7 @@ class LocalInstances:
             leaving.cancel()
             _log.info("kept", model=model)
         if (engine := self._engines.get(model)) is not None:
-            self._on_change(self.info(model), None, None)
+            self._on_change(self.info(model), None, STAYS)
             loop.call_soon(done, engine)
             return
         if model in self._loading:
@@ -233,7 +235,7 @@ class LocalInstances:
         except TimeoutError:
             _log.warning("stays loaded: it still serves requests", model=model, after_s=CLOSE_S)
             del self._leaving[model]
-            self._on_change(self.info(model), None, None)
+            self._on_change(self.info(model), None, STAYS)
         else:
             self._drop(model)
 
