@@ -92,7 +92,7 @@ class WorkerSettings(_Section, frozen=True):
     peer port. With an `emulated_bandwidth_bytes_per_s` it sends no faster than that to other workers.
 
     Checkpoints: `dram_bytes` of them are kept mapped and locked in memory (None: a quarter of the machine's),
-    `ssd_bytes` of fetched files in `checkpoint_dir` (None: in the cache folder, under the worker's name).
+    `ssd_bytes` of fetched files in a folder by the worker's name in `checkpoint_dir` (None: in the cache).
     Loads out of a tier with an `emulated_…_bytes_per_s` are no faster than that.
     """
 
@@ -134,8 +134,8 @@ class ModelSettings(_Section, frozen=True):
     """One model; without `path` and `url` its name must be a built-in one. `options` are the engine's own.
 
     `path` is a file on the worker's machine, used where it is. `url` (http, https, file; hf://ORG/REPO/FILE
-    with `huggingface_hub`) is fetched into the worker's checkpoint folder when it is first loaded, and must
-    have the SHA-256 that `sha256` says. `preload`: how near a worker brings it when it starts, if it fits.
+    with `huggingface_hub`) is fetched into the worker's checkpoint folder to be described, and must have
+    the SHA-256 that `sha256` says. `preload`: how near a worker brings it when it starts, if it fits.
     """
 
     name: Name
