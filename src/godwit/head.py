@@ -121,7 +121,7 @@ def _control(
     head, moves = settings.head, settings.moves
     policy = policy_named(head.policy)
     drains = DrainSettings(moves.max_moves_per_worker, moves.max_tries)
-    limits = SchedulerSettings(drains, head.keep_alive_s)
+    limits = SchedulerSettings(drains, head.keep_alive_s, head.patience_s)
 
     def on_record(record: MoveRecord) -> None:
         records.append(record)
