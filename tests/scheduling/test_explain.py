@@ -13,7 +13,7 @@ from godwit.scheduling.explain import Explanation, Row, VictimRow, explain
 from godwit.scheduling.policies import POLICIES
 from godwit.scheduling.view import ClusterView
 from godwit.types import Tier
-from tests.scheduling.test_victims import Asked, clusters
+from tests.scheduling.everything import Asked, clusters
 from tests.scheduling.views import NOBODY, W1, W2, A, B, absent, busy, changed, cluster, idle, worker
 
 FIGURE_3 = cluster(
