@@ -145,6 +145,19 @@ async def test_events_are_told_in_lines_and_emulated_tiers_beside_them(head: Hea
     assert (await run("events", "--since", "1")).stdout == ""
 
 
+async def test_an_explanation_names_the_choice_the_others_and_what_is_emulated(head: Head, run: Run) -> None:
+    await head.join("w1", info("a"), emulated_tiers=((Tier.SSD, 1e8),))
+    await head.join("w2", info("a", tier=Tier.REMOTE))
+    shown = rows((await run("explain", "a")).stdout)
+    assert shown[0] == "a by live_migration: w1 loads in 1.3 s from ssd"
+    assert "w1 (chosen) ssd 1.33 1,500 loads in 1.3 s from ssd" in shown
+    assert "w2 remote 20.00 100 loads in 20.0 s from remote" in shown
+    assert "w1 emulates ssd at 100 MB/s: its times are not its hardware's." in shown
+    told = json.loads((await run("explain", "a", "--json")).stdout)
+    assert [row["worker"] for row in told["explanation"]["rows"]] == ["w1", "w2"]
+    assert told["emulated_tiers"] == {"w1": {"ssd": 1e8}}
+
+
 def test_an_event_has_all_that_it_is_about_in_its_line() -> None:
     event = EventLine(
         7,

@@ -8,6 +8,7 @@ import msgspec
 import typer
 import uvloop
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from godwit import cli_settings
@@ -16,6 +17,7 @@ from godwit.client import AdminClient, Explained, ModelAnswers, Models, decode
 from godwit.config import ModelSettings, Option, Settings, check_settings
 from godwit.errors import ConfigError
 from godwit.scheduling.eventlog import LogEntry
+from godwit.scheduling.explain import Explanation
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -152,8 +154,8 @@ def explain(
         typer.echo(answer)
         return
     explained = decode(answer, Explained)
-    Console().print(str(explained.explanation), markup=False)
-    show_emulation(Console(stderr=True), explained.emulated_tiers)
+    show_explanation(Console(), explained.explanation)
+    show_emulation(Console(), explained.emulated_tiers)
 
 
 def events(
@@ -181,6 +183,18 @@ def describe_event(event: EventLine) -> str:
     reason = f": {event.reason}" if event.reason else ""
     took = "" if event.seconds is None else f" ({event.seconds:.2f} s)"
     return f"{event.seq} {event.at} {event.kind} {subject}{reason}{took}"
+
+
+def show_explanation(console: Console, explanation: Explanation) -> None:
+    """What the policy would do now, and a line for each worker that serves the model."""
+    title = f"{explanation.model} by {explanation.policy}: {escape(explanation.text)}"
+    table = make_table(title, "worker", "from", "seconds", "MB/s", "what it would take")
+    for row in explanation.rows:
+        seconds = "-" if row.seconds is None else f"{row.seconds:.2f}"
+        rate = "-" if row.bandwidth_bytes_per_s is None else f"{row.bandwidth_bytes_per_s / 1e6:,.0f}"
+        worker = f"{row.worker} (chosen)" if row.is_chosen else row.worker
+        table.add_row(worker, row.tier, seconds, rate, escape(row.text))
+    console.print(table)
 
 
 def show_models(console: Console, answer: Models) -> None:

@@ -132,7 +132,7 @@ def _control(
         wake=hub.wake,
         new_move=lambda: MoveId(f"move-{uuid.uuid4().hex[:12]}"),
         new_scheduler=lambda: Scheduler(policy, keeper.times, limits, random.random),
-        policy=policy,
+        policy=head.policy,
         recorder=Recorder(keeper.times, log, time.monotonic, keeper),
         limits=HeadLimits(
             head.max_queued,
