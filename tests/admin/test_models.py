@@ -11,7 +11,7 @@ from godwit.config import HeadSettings, ModelSettings
 from godwit.errors import BadRequestError, ConflictError, NotFoundError, UnavailableError
 from godwit.protocol.message import Message
 from godwit.protocol.messages import FromHead
-from godwit.protocol.model_messages import AddModel, ModelChanged, ModelRefused, RemoveModel
+from godwit.protocol.model_messages import AddModel, ModelChanged, ModelRefused, ModelRemoved, RemoveModel
 from godwit.types import ModelName, Tier
 from tests.admin.scripted import Head, info, obedient
 
@@ -103,6 +103,20 @@ async def test_only_what_was_added_can_be_removed(head: Head) -> None:
     assert [one.name for one in (await head.models()).models] == ["a"]
     with pytest.raises(NotFoundError, match="a was not added to this cluster"):
         await head.admin.remove_model("a")
+
+
+@pytest.mark.xfail(strict=True, reason="Control must forget a model on the worker's ModelRemoved too")
+async def test_what_a_worker_says_while_it_removes_a_model_does_not_bring_it_back(head: Head) -> None:
+    def unloading(message: FromHead) -> Sequence[Message]:
+        """As real workers do: the instance goes first."""
+        if isinstance(message, RemoveModel):
+            return [ModelChanged(info(message.model, tier=Tier.REMOTE)), ModelRemoved(message.model)]
+        return obedient(message)
+
+    await head.join("w1", info("a"), script=unloading)
+    await head.admin.add_model(ADDED)
+    await head.admin.remove_model(ADDED.name)
+    assert [one.name for one in (await head.models()).models] == ["a"]
 
 
 async def test_a_model_is_pinned_and_let_go(head: Head) -> None:
