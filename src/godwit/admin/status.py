@@ -14,7 +14,8 @@ from godwit.admin.shapes import (
     WorkerStatus,
 )
 from godwit.protocol.entry import Entry, MoveRecord, Moving
-from godwit.scheduling.control import Control, Member
+from godwit.scheduling.control import Control
+from godwit.scheduling.member import Member
 from godwit.scheduling.view import WorkerView
 from godwit.types import ModelInfo
 
