@@ -99,19 +99,28 @@ def test_the_catalog_is_kept_as_it_changes(tmp_path: Path, metrics: RouterMetric
     asyncio.run(keep())
 
 
+def test_the_catalog_is_kept_where_nobody_waits_for_it(metrics: RouterMetrics) -> None:
+    with closing(Store(None)) as store:
+        keeper, now = Keeper(store, metrics, None), catalog()
+        now.added[ModelName("a")] = FAKE
+        now.pinned.add(M)
+        keeper.tick(0.0, EventLog(1), now)
+        assert (store.added(), store.pins()) == ([FAKE], {"m"})
+
+
 def test_startup_is_counted_once_a_request_however_often_it_starts(
     keeper: Keeper, metrics: RouterMetrics
 ) -> None:
     log = EventLog(100)
     for at_s, kind in ((1.0, "RequestQueued"), (3.0, "Start"), (9.0, "RequestQueued"), (30.0, "Start")):
         log.add(at_s, kind, "", request=R)
-        keeper.tick(at_s, log)
+        keeper.tick(at_s, log, catalog())
     assert number(metrics, "godwit_startup_seconds_count") == 1
     assert number(metrics, "godwit_startup_seconds_sum") == 2
     log.add(31.0, "RequestEnded", "", request=R)
     log.add(40.0, "RequestQueued", "", request=R)
     log.add(41.0, "Start", "", request=R)
-    keeper.tick(41.0, log)
+    keeper.tick(41.0, log, catalog())
     assert number(metrics, "godwit_startup_seconds_sum") == 3
 
 
@@ -119,8 +128,8 @@ def test_what_had_to_go_is_counted(keeper: Keeper, metrics: RouterMetrics) -> No
     log = EventLog(100)
     for kind in ("Preempt", "Unload", "Unload", "Interrupt"):
         log.add(0.0, kind, "", model=M, worker=W1, request=R if kind != "Unload" else None)
-    keeper.tick(0.0, log)
-    keeper.tick(0.1, log)
+    keeper.tick(0.0, log, catalog())
+    keeper.tick(0.1, log, catalog())
     assert number(metrics, "godwit_preemptions_total") == 1
     assert number(metrics, "godwit_evictions_total") == 2
 
@@ -133,7 +142,7 @@ def test_it_says_from_time_to_time_that_the_head_is_alive(tmp_path: Path, metric
         keeper.joined(W1, 1)
         for now in (0.0, ALIVE_EVERY_S - 1, ALIVE_EVERY_S):
             wall_s[0] = 1000.0 + now
-            keeper.tick(now, EventLog(1))
+            keeper.tick(now, EventLog(1), catalog())
         store.sessions()
         for suffix in ("", "-wal"):
             crashed = tmp_path / f"crashed{suffix}"

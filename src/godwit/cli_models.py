@@ -92,7 +92,7 @@ def add(
     """Have all workers serve one more model; waits until they can."""
     model = ModelSettings(
         name=name,
-        path=None if path is None else str(path),
+        path=None if path is None else str(path.absolute()),
         url=source,
         sha256=sha256,
         preload=preload.value,

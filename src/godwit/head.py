@@ -198,7 +198,7 @@ async def _open(runner: web.AppRunner, head: HeadSettings) -> str:
 async def _tick(control: Control, keeper: Keeper, log: EventLog) -> None:
     while True:
         control.tick()
-        keeper.tick(time.monotonic(), log)
+        keeper.tick(time.monotonic(), log, control.catalog)
         await asyncio.sleep(TICK_S)
 
 

@@ -82,6 +82,10 @@ class Keeper:
 
     def keep(self, catalog: Catalog) -> "asyncio.Future[None]":
         """Store what is added and pinned by now; done when that is written."""
+        self._sync(catalog)
+        return asyncio.wrap_future(self._store.written())
+
+    def _sync(self, catalog: Catalog) -> None:
         for name, settings in catalog.added.items():
             if self._added.get(name) != settings:
                 self._store.add_model(settings)
@@ -90,10 +94,12 @@ class Keeper:
         for name in self._pinned ^ catalog.pinned:
             self._store.pin(name, is_pinned=name in catalog.pinned)
         self._added, self._pinned = dict(catalog.added), set(catalog.pinned)
-        return asyncio.wrap_future(self._store.written())
 
-    def tick(self, now: float, log: EventLog) -> None:
-        """Count what the log has new, and note that the head is alive; call it several times a second."""
+    def tick(self, now: float, log: EventLog, catalog: Catalog) -> None:
+        """Count what the log has new, note that the head is alive, and store what was added or pinned by
+        somebody who did not wait for it; call it several times a second."""
+        if catalog.added != self._added or catalog.pinned != self._pinned:
+            self._sync(catalog)
         if now - self._alive_s >= ALIVE_EVERY_S:
             self._alive_s = now
             self._store.alive()

@@ -1,5 +1,6 @@
 """The head's state in the shapes of the admin API."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from godwit.admin.shapes import (
@@ -23,21 +24,22 @@ from godwit.types import ModelInfo
 def cluster_status(control: Control, records: Iterable[MoveRecord]) -> ClusterStatus:
     """All that `godwit status` shows."""
     views = control.view().workers
+    used = Counter(entry.journal.owner for entry in control.requests)
     workers = [
-        worker_status(control, member, views.get(name)) for name, member in sorted(control.members.items())
+        _worker(control, member, views.get(name), used[name])
+        for name, member in sorted(control.members.items())
     ]
     requests = [_request(entry) for entry in control.requests]
     return ClusterStatus(tuple(workers), tuple(requests), tuple(records))
 
 
-def worker_status(control: Control, member: Member, view: WorkerView | None) -> WorkerStatus:
-    """One worker; `view` None where the scheduler does not know it yet."""
+def _worker(control: Control, member: Member, view: WorkerView | None, used: int) -> WorkerStatus:
     hello = member.hello
     return WorkerStatus(
         name=hello.worker,
         state="draining" if member.is_draining else "up",
         slots=hello.slots,
-        used=sum(entry.journal.owner == hello.worker for entry in control.requests),
+        used=used,
         incarnation=hello.incarnation,
         models=tuple(_model(control, member, view, info) for info in member.models.values()),
         draining=member.is_draining,
