@@ -1,4 +1,4 @@
-"""Models that are added to a running cluster of real workers serve, and teach what their loads take."""
+"""Real workers: models that are added serve, and loads and moves teach what they take."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import pytest
 from godwit.admin.shapes import Estimates, ModelAnswers
 from godwit.client import decode
 from godwit.config import ModelSettings
+from godwit.protocol.entry import MoveRecord
 from godwit.types import Tier
 from tests.cluster.harness import Cluster, check_whole, fake, settings
 
@@ -34,3 +35,19 @@ async def test_a_model_is_added_served_and_removed(tmp_path: Path) -> None:
         assert kinds[-5:] == ["RequestQueued", "Load", "Loaded", "Start", "RequestEnded"]
         removed = decode(await cluster.admin.remove_model(added.name), ModelAnswers)
         assert removed == answers
+
+
+async def test_a_move_teaches_what_a_resume_takes(fake_cluster: Cluster) -> None:
+    stream = await fake_cluster.started({"model": "fake", "prompt": "hello", "max_tokens": 5000})
+    ways: list[MoveRecord] = []
+    for _ in range(2):
+        here = await fake_cluster.admin.owner(stream.request)
+        ways.append(await fake_cluster.move(stream.request, "w2" if here == "w1" else "w1"))
+    await stream.leave()
+    assert [way.outcome for way in ways] == ["done", "done"]
+    estimates = decode(await fake_cluster.admin.estimates_json(), Estimates).estimates
+    seen = {
+        one.worker: one.n for one in estimates.resumes if one.model == "fake" and one.provenance == "learnt"
+    }
+    assert seen == {None: 2, "w1": 1, "w2": 1}
+    assert estimates.errors["resume"].n == 2
