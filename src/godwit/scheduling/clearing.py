@@ -8,9 +8,10 @@ moved by then stay where they are.
 
 from collections.abc import Iterator
 
+from godwit.scheduling.bookings import Place
 from godwit.scheduling.choices import Choice, Step, Victim
 from godwit.scheduling.events import Decision, Interrupt, Load, Move, Unload
-from godwit.scheduling.ledger import Ledger, Place
+from godwit.scheduling.ledger import Ledger
 from godwit.scheduling.startup import fit
 from godwit.scheduling.view import Running, Times
 from godwit.types import ModelName, RequestId, WorkerId

@@ -14,6 +14,7 @@ from godwit.errors import (
     NotFoundError,
     UnavailableError,
 )
+from godwit.scheduling.bookings import Place
 from godwit.scheduling.choices import Choice, Step
 from godwit.scheduling.clearing import Clearing, idle_for
 from godwit.scheduling.drains import Drains, DrainSettings
@@ -40,7 +41,7 @@ from godwit.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from godwit.scheduling.ledger import Ledger, Place
+from godwit.scheduling.ledger import Ledger
 from godwit.scheduling.policies import Policy, ending, free_slot, quickest
 from godwit.scheduling.startup import describe, fit
 from godwit.scheduling.view import ClusterView, Times
@@ -97,7 +98,7 @@ class Scheduler:
         while (move := self._drains.next_move(now)) is not None:
             decisions += self._clearing.move(move[0], move[1], "drain")
         decisions += self._clearing.advance()
-        while models := self._ledger.take_stirred(self._lines.models):
+        while models := self._ledger.stirred.take(self._lines.models, self._ledger.workers):
             decisions += self._place_all(models)
             self._clearing.give_up_unwanted()
         decisions += self._drains.emptied()
@@ -196,7 +197,7 @@ class Scheduler:
         if preempted_from is not None:
             event = replace(event, exclude=event.exclude - {preempted_from})
         self._lines.add(event, self._ledger.now)
-        self._ledger.stir(event.model)
+        self._ledger.stirred.stir(event.model)
         return []
 
     def _placement_failed(self, event: PlacementFailed) -> None:
@@ -208,7 +209,7 @@ class Scheduler:
     def _ticked(self) -> list[Decision]:
         self._drains.stop_avoiding()
         for model in self._lines.stop_avoiding():
-            self._ledger.stir(model)
+            self._ledger.stirred.stir(model)
         self._stir_some()
         decisions: list[Decision] = []
         for waiting in self._lines.expired(self._ledger.now):
@@ -226,7 +227,7 @@ class Scheduler:
         models = self._lines.models
         first = self._num_stirred % max(1, len(models))
         for model in (models[first:] + models[:first])[:MAX_STIRRED]:
-            self._ledger.stir(model)
+            self._ledger.stirred.stir(model)
         self._num_stirred += MAX_STIRRED
 
     def _why(self, waiting: Waiting) -> str:
