@@ -1,6 +1,5 @@
 """What the scheduler's books consist of, and where something has become possible."""
 
-from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -31,7 +30,7 @@ class Saved(NamedTuple):
     running: dict[RequestId, Running]
     moves: dict[RequestId, Moving]
     promises: dict[RequestId, Place]
-    claims: dict[Place, frozenset[ModelName]]
+    claims: dict[WorkerId, dict[ModelName, frozenset[ModelName]]]
     evicted: set[Place]
 
 
@@ -50,8 +49,9 @@ class Stirred:
         """Requests of the model are to be looked at again."""
         self._models.add(model)
 
-    def take(self, waiting: Iterable[ModelName], workers: Mapping[WorkerId, WorkerView]) -> list[ModelName]:
-        """Those of the models that wait which are concerned since this was last asked."""
-        eased = [workers[name].models for name in self._eased if name in workers]
-        models, self._eased, self._models = self._models, set(), set()
-        return [one for one in waiting if one in models or any(one in there for there in eased)]
+    def take(self) -> tuple[set[WorkerId], set[ModelName]] | None:
+        """The eased workers and the stirred models since this was last asked; None where there is nothing."""
+        if not self._eased and not self._models:
+            return None
+        taken, self._eased, self._models = (self._eased, self._models), set(), set()
+        return taken

@@ -25,7 +25,7 @@ class Ledger:
         self._running: dict[RequestId, Running] = {}
         self._moves: dict[RequestId, Moving] = {}
         self._promises: dict[RequestId, Place] = {}
-        self._claims: dict[Place, frozenset[ModelName]] = {}
+        self._claims: dict[WorkerId, dict[ModelName, frozenset[ModelName]]] = {}
         self._evicted: set[Place] = set()
         self._pinned: set[ModelName] = set()
         self.stirred = Stirred()
@@ -62,7 +62,7 @@ class Ledger:
         return self._moves
 
     @property
-    def claims(self) -> Mapping[Place, frozenset[ModelName]]:
+    def claims(self) -> Mapping[WorkerId, Mapping[ModelName, frozenset[ModelName]]]:
         """Models that are to be loaded once the named ones have left that worker."""
         return self._claims
 
@@ -111,7 +111,7 @@ class Ledger:
             if promise.worker == worker:
                 del self._promises[request]
                 self.stirred.stir(promise.model)
-        self._claims = {place: victims for place, victims in self._claims.items() if place.worker != worker}
+        self._claims.pop(worker, None)
         self._evicted = {place for place in self._evicted if place.worker != worker}
         for request in [request for request, place in self._running.items() if place.worker == worker]:
             del self._running[request]
@@ -188,9 +188,10 @@ class Ledger:
     def claim(self, place: Place, victims: Iterable[ModelName], ready_at_s: float) -> None:
         """Keep room for a model that is to be loaded when the victims have left: they take nothing new, and
         what they do not free of its memory is kept from the free memory now."""
-        self._claims[place] = frozenset(victims)
+        victims = frozenset(victims)
+        self._claims.setdefault(place.worker, {})[place.model] = victims
         self._change(place, is_coming=True, ready_at_s=ready_at_s)
-        for victim in self._claims[place]:
+        for victim in victims:
             self._change(Place(place.worker, victim), is_leaving=True)
         self._count_claims(place.worker)
         self._check_memory(place.worker)
@@ -204,12 +205,12 @@ class Ledger:
             self.evict(place.worker, victim)
         else:
             self._change(Place(place.worker, victim), is_leaving=False)
-        self._claims[place] -= {victim}
+        self._claims[place.worker][place.model] -= {victim}
         self._count_claims(place.worker)
 
     def end_claim(self, place: Place) -> None:
         """Give a claim up, or over to the load that it was for; victims that are still there may stay."""
-        for victim in self._claims.pop(place):
+        for victim in self._claims[place.worker].pop(place.model):
             self._change(Place(place.worker, victim), is_leaving=False)
         self._change(place, is_coming=False)
         self._count_claims(place.worker)
@@ -295,7 +296,7 @@ class Ledger:
             dict(self._running),
             dict(self._moves),
             dict(self._promises),
-            dict(self._claims),
+            {worker: dict(claims) for worker, claims in self._claims.items()},
             set(self._evicted),
         )
 
@@ -354,10 +355,9 @@ class Ledger:
 
     def _count_claims(self, worker: WorkerId) -> None:
         claimed = 0
-        for place, victims in self._claims.items():
-            if place.worker == worker:
-                freed = sum(self._state(Place(worker, victim)).info.device_bytes for victim in victims)
-                claimed += max(0, self._state(place).info.device_bytes - freed)
+        for model, victims in self._claims[worker].items():
+            freed = sum(self._state(Place(worker, victim)).info.device_bytes for victim in victims)
+            claimed += max(0, self._state(Place(worker, model)).info.device_bytes - freed)
         self._workers[worker] = replace(self._workers[worker], claimed_bytes=claimed)
 
     def _check_memory(self, worker: WorkerId) -> None:

@@ -14,7 +14,6 @@ from godwit.errors import (
     NotFoundError,
     UnavailableError,
 )
-from godwit.scheduling.bookings import Place
 from godwit.scheduling.choices import Choice, Step
 from godwit.scheduling.clearing import Clearing, idle_for
 from godwit.scheduling.drains import Drains, DrainSettings
@@ -97,10 +96,11 @@ class Scheduler:
         decisions += self._drains.interrupts(now)
         while (move := self._drains.next_move(now)) is not None:
             decisions += self._clearing.move(move[0], move[1], "drain")
-        decisions += self._clearing.advance()
-        while models := self._ledger.stirred.take(self._lines.models, self._ledger.workers):
-            decisions += self._place_all(models)
-            self._clearing.give_up_unwanted()
+        while (stirred := self._ledger.stirred.take()) is not None:
+            workers, models = stirred
+            for worker in sorted(workers):
+                decisions += self._clearing.advance(worker)
+            decisions += self._place_all(self._concerned(workers, models))
         decisions += self._drains.emptied()
         return decisions
 
@@ -177,7 +177,6 @@ class Scheduler:
         self._lines.forget(request)
         self._clearing.forget(request)
         self._ledger.release(request)
-        self._clearing.give_up_unwanted()
 
     def _no_model(self, request: RequestId, model: ModelName) -> Reject:
         known = ", ".join(sorted(self._models)) or "none"
@@ -224,7 +223,7 @@ class Scheduler:
     def _stir_some(self) -> None:
         """Look again at some models that wait, each in its turn: for them a server may have changed that has
         not got them, but would take what is in their way; or a move that failed may be tried again."""
-        models = self._lines.models
+        models = list(self._lines.models)
         first = self._num_stirred % max(1, len(models))
         for model in (models[first:] + models[:first])[:MAX_STIRRED]:
             self._ledger.stirred.stir(model)
@@ -287,14 +286,20 @@ class Scheduler:
         return choice
 
     def _is_coming(self, worker: WorkerId, model: ModelName) -> bool:
-        return Place(worker, model) in self._ledger.claims
+        return model in self._ledger.claims.get(worker, ())
 
     # --- placement ------------------------------------------------------------------------------------------
 
     def _view(self) -> ClusterView:
         return self._ledger.view(self._times, self._draw())
 
-    def _place_all(self, models: list[ModelName]) -> list[Decision]:
+    def _concerned(self, workers: set[WorkerId], models: set[ModelName]) -> set[ModelName]:
+        """Models that wait and were stirred, or are on a worker that was eased."""
+        waiting = self._lines.models
+        known = (self._ledger.workers[name].models for name in workers if name in self._ledger.workers)
+        return (models & waiting).union(*(waiting & there.keys() for there in known))
+
+    def _place_all(self, models: set[ModelName]) -> list[Decision]:
         """Place what can be of those who wait for these models.
 
         Free slots come first: nobody evicts an idle instance that somebody else waits for.
