@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from godwit import __version__, cli_bench, cli_calibrate, cli_costs, cli_run, cli_settings, cli_tables
+from godwit import __version__, cli_bench, cli_calibrate, cli_costs, cli_demo, cli_run, cli_settings, cli_tables
 from godwit.client import AdminClient, ClusterStatus, WorkerStatus, move_record
 from godwit.costs.report import CostsReport
 from godwit.errors import ConfigError, GodwitError
@@ -236,6 +236,7 @@ def drain(
     console.print(f"{escape(worker)} is drained and has left.")
 
 
+cli_demo.add_commands(app)
 cli_bench.add_commands(app)
 cli_calibrate.add_commands(app)
 cli_costs.add_commands(app)

@@ -10,6 +10,7 @@ from msgspec import Struct
 from godwit.costs.report import CostsReport
 from godwit.errors import GodwitError, LinkError, UnauthorizedError, from_code
 from godwit.protocol.entry import MoveRecord
+from godwit.scheduling.eventlog import LogEntry
 
 T = TypeVar("T")
 
@@ -101,6 +102,11 @@ class AdminClient:
     async def costs(self) -> CostsReport:
         """What the head's moves cost."""
         return _decode(await self.costs_json(), CostsReport)
+
+    async def events(self, since: int = 0) -> list[LogEntry]:
+        """The scheduler's decisions after number `since`, and what came of them; at the head's clock."""
+        content = await self._ask("GET", f"/admin/events?since={since}", None, timeout_s=10.0)
+        return [_decode(line, LogEntry) for line in content.splitlines()]
 
     async def owner(self, request: str) -> str | None:
         """The worker that has a request; None where it waits for one or is over."""
