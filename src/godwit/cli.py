@@ -12,7 +12,16 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from godwit import __version__, cli_bench, cli_calibrate, cli_costs, cli_demo, cli_run, cli_settings, cli_tables
+from godwit import (
+    __version__,
+    cli_bench,
+    cli_calibrate,
+    cli_costs,
+    cli_demo,
+    cli_run,
+    cli_settings,
+    cli_tables,
+)
 from godwit.client import AdminClient, ClusterStatus, WorkerStatus, move_record
 from godwit.costs.report import CostsReport
 from godwit.errors import ConfigError, GodwitError

@@ -20,7 +20,6 @@ from godwit.figure3.show import show_report
 demo_app = typer.Typer(invoke_without_command=True)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Logs = Annotated[Path | None, typer.Option(help="Folder for the workers' output.")]
-Bandwidth = Annotated[float, typer.Option(min=0.01, max=100_000)]
 _DEFAULTS = Scene().emulated
 
 
@@ -53,7 +52,7 @@ def figure3(
     as_json: Json = False,
     logs: Logs = None,
 ) -> None:
-    """A request meets a busy server that has its model near, and an idle one that has it far: four policies."""
+    """A server has a request's model near but is busy, another one has it far: four policies compared."""
     if plot is not None:
         check_plot(plot)
     scene = Scene(emulated=Emulated(ssd_mb_per_s, dram_mb_per_s))
@@ -70,6 +69,6 @@ def figure3(
 
 
 def _play(scene: Scene, repeat: int, logs: Path | None) -> Figure3Report:
-    with Console(stderr=True).status("copying the models, so that each server has its own") as status:
-        with open_stage(scene) as stage:
-            return uvloop.run(play(stage, status.update, repeat=repeat, logs=logs))
+    waiting = Console(stderr=True).status("copying the models, so that each server has its own")
+    with waiting as status, open_stage(scene) as stage:
+        return uvloop.run(play(stage, status.update, repeat=repeat, logs=logs))

@@ -87,7 +87,11 @@ def _draw_bar(panel: "Axes", bar: Bar, span_s: float) -> None:
     at = _ROWS[bar.server] + below
     width_s = bar.end_s - bar.start_s
     panel.broken_barh(
-        [(bar.start_s, width_s)], (at, height), facecolors=_COLOURS[bar.kind], edgecolors="white", linewidth=0.5
+        [(bar.start_s, width_s)],
+        (at, height),
+        facecolors=_COLOURS[bar.kind],
+        edgecolors="white",
+        linewidth=0.5,
     )
     if width_s >= _MIN_LABEL_SHARE * span_s:
         middle_s = bar.start_s + width_s / 2

@@ -12,7 +12,17 @@ from godwit.scheduling.eventlog import LogEntry
 PREEMPTED = "preempted"
 
 # What the log tells of the scene, without the routine.
-_TOLD = ("RequestQueued", "Start", "Load", "Loaded", "Unload", "Move", "MoveEnded", "Preempt", "FailoverEnded")
+_TOLD = (
+    "RequestQueued",
+    "Start",
+    "Load",
+    "Loaded",
+    "Unload",
+    "Move",
+    "MoveEnded",
+    "Preempt",
+    "FailoverEnded",
+)
 
 
 class Run(Struct, frozen=True):

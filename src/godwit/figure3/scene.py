@@ -26,22 +26,21 @@ SPARE_BYTES = 200_000_000
 
 A_PROMPT = """\
 The bar-tailed godwit breeds on the tundra of Alaska and spends the southern summer on the mudflats of New
-Zealand. Between the two lies the widest ocean of the world, and the bird crosses it without landing. It cannot
-swim, it cannot sleep on the water, and there is no island on its way on which it could feed. So it prepares.
-For weeks it eats clams and worms along the coast of the Yukon delta, until more than half of its weight is
-fat. Then the organs that it will not need shrink: the stomach, the gut, the liver. The heart and the muscles of
-the breast grow. When the wind turns to the north behind a passing storm, flocks rise from the shore, and
-within an hour they are out of sight of land.
+Zealand. Between the two lies the widest ocean of the world, and the bird crosses it without landing. It
+cannot swim, it cannot sleep on the water, and there is no island on its way on which it could feed. So it
+prepares. For weeks it eats clams and worms along the coast, until more than half of its weight is fat. Then
+the organs that it will not need shrink: the stomach, the gut, the liver. The heart and the muscles of the
+breast grow. When the wind turns to the north behind a passing storm, flocks rise from the shore, and within
+an hour they are out of sight of land.
 
 They fly for eight or nine days. By day they see the sun, by night the stars, and when clouds hide both they
-still hold their course, perhaps by the magnetic field of the earth. They beat their wings all the time, for they
-are no gliders. Storms push them aside, and they come back to their line. One young bird, only five months old,
-flew thirteen thousand five hundred kilometres to Tasmania in eleven days, and nobody had shown it the way.
+still hold their course, perhaps by the magnetic field of the earth. They beat their wings all the time, for
+they are no gliders. Storms push them aside, and they come back to their line.
 
-When the flocks arrive they are thin and tired, and people in the towns along the estuaries ring the church
-bells for them. The birds feed, they rest, they moult. In March they leave again, by another way, along the coast
-of Asia, where they stop once to eat at the Yellow Sea. What follows is the story of one of these birds, told
-from the first day to the last, with everything that it saw and everything that it was afraid of.
+When the flocks arrive they are thin and tired. The birds feed, they rest, they moult. In March they leave
+again, by another way, along the coast of Asia, where they stop once to eat at the Yellow Sea. What follows is
+the story of one of these birds, told from the first day to the last, with everything that it saw and
+everything that it was afraid of.
 
 """
 B_PROMPT = "A short list of the birds that migrate farthest, each with the length of its journey:\n\n"
@@ -107,9 +106,7 @@ class Stage(Struct, frozen=True):
             emulated_ssd_bytes_per_s=scene.emulated.ssd_mb_per_s * 1e6,
             emulated_dram_bytes_per_s=scene.emulated.dram_mb_per_s * 1e6,
         )
-        head = HeadSettings(
-            port=0, policy=policy, placement_timeout_s=PLACEMENT_TIMEOUT_S, store=str(store)
-        )
+        head = HeadSettings(port=0, policy=policy, placement_timeout_s=PLACEMENT_TIMEOUT_S, store=str(store))
         return Settings(head=head, worker=worker, models=(scene.a, scene.b))
 
     def sites(self) -> dict[str, Site]:
@@ -151,9 +148,7 @@ def open_stage(scene: Scene) -> Iterator[Stage]:
     the other would have too. GodwitError where a model is missing or there is no room.
     """
     originals = [_original(model) for model in (scene.a, scene.b)]
-    a, b = (
-        _info(scene, model, path) for model, path in zip((scene.a, scene.b), originals, strict=True)
-    )
+    a, b = (_info(scene, model, path) for model, path in zip((scene.a, scene.b), originals, strict=True))
     sizes = sizes_of(a, b)
     with tempfile.TemporaryDirectory(prefix="godwit-figure3-") as folder:
         check_room(Path(folder), sizes.copies)
@@ -199,6 +194,4 @@ def _original(model: ModelSettings) -> Path:
 
 
 def _info(scene: Scene, model: ModelSettings, path: Path) -> ModelInfo:
-    return describe(
-        model.engine, model.name, path, scene.slots, scene.context_tokens, dict(model.options)
-    )
+    return describe(model.engine, model.name, path, scene.slots, scene.context_tokens, dict(model.options))

@@ -100,7 +100,15 @@ def _legend() -> Text:
 def _table(report: Figure3Report) -> Table:
     what = f"medians of {report.repeat} (smallest–largest)" if report.repeat > 1 else "one run"
     table = Table(title=f"A: {report.models['A']}, B: {report.models['B']}; {what}", title_justify="left")
-    for name in ("policy", "B's TTFT", "A's longest ITL", "A's total time", "recomputed", "A ran on", "B ran on"):
+    for name in (
+        "policy",
+        "B's TTFT",
+        "A's longest ITL",
+        "A's total time",
+        "recomputed",
+        "A ran on",
+        "B ran on",
+    ):
         table.add_column(name, justify="left" if name == "policy" or "ran" in name else "right")
     for policy, row in report.policies.items():
         table.add_row(

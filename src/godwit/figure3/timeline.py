@@ -96,9 +96,11 @@ def servers_of(log: Sequence[LogEntry], moves: Iterable[MoveRecord], client: Cli
 
 def _loads(log: Iterable[LogEntry], labels: Mapping[str, str]) -> list[Bar]:
     return [
-        Bar(one.worker, Kind.LOAD, labels[one.model], one.at_s - one.seconds, one.at_s)
+        Bar(one.worker, Kind.LOAD, label, one.at_s - one.seconds, one.at_s)
         for one in log
-        if one.kind == "Loaded" and one.worker and one.model in labels and one.seconds is not None
+        if one.kind == "Loaded" and one.worker and one.model and one.seconds is not None
+        for label in [labels.get(one.model)]
+        if label is not None
     ]
 
 
