@@ -49,7 +49,7 @@ class Aim(Struct, frozen=True):
 
 
 class Figure3Report(Struct, frozen=True):
-    """All of it. `ok`: every answer was whole, and A's the same in all runs; it does not say that aims are met."""
+    """All of it; `ok` says that A's answer was the same in all runs, not that the aims are met."""
 
     ok: bool
     models: dict[str, str]

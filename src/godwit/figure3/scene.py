@@ -109,11 +109,14 @@ class Stage(Struct, frozen=True):
         head = HeadSettings(port=0, policy=policy, placement_timeout_s=PLACEMENT_TIMEOUT_S, store=str(store))
         return Settings(head=head, worker=worker, models=(scene.a, scene.b))
 
-    def sites(self) -> dict[str, Site]:
-        """Server 1 has A in DRAM and B on SSD; server 2 has A on its device and B in DRAM."""
+    def sites(self, *, is_rehearsal: bool = False) -> dict[str, Site]:
+        """Server 1 has A in DRAM and B on SSD; server 2 has A on its device and B in DRAM.
+
+        A rehearsal needs nothing of B on server 2, and does not wait for it.
+        """
         return {
             SERVER_1: self._site(SERVER_1, a="dram", b="none"),
-            SERVER_2: self._site(SERVER_2, a="device", b="dram"),
+            SERVER_2: self._site(SERVER_2, a="device", b="none" if is_rehearsal else "dram"),
         }
 
     def _site(self, server: str, a: "_Preload", b: "_Preload") -> Site:

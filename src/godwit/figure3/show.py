@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -99,25 +100,16 @@ def _legend() -> Text:
 
 def _table(report: Figure3Report) -> Table:
     what = f"medians of {report.repeat} (smallest–largest)" if report.repeat > 1 else "one run"
-    table = Table(title=f"A: {report.models['A']}, B: {report.models['B']}; {what}", title_justify="left")
-    for name in (
-        "policy",
-        "B's TTFT",
-        "A's longest ITL",
-        "A's total time",
-        "recomputed",
-        "A ran on",
-        "B ran on",
-    ):
-        table.add_column(name, justify="left" if name == "policy" or "ran" in name else "right")
+    title = f"A: {report.models['A']}, B: {report.models['B']}; {what}"
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1))
+    for name in ("policy", "B's TTFT", "A's longest ITL", "A's total", "recomputed", "A on", "B on"):
+        table.add_column(name, justify="left" if name == "policy" or " on" in name else "right")
     for policy, row in report.policies.items():
         table.add_row(
             policy,
-            _seconds(row, "b_ttft_s", report.repeat),
-            _seconds(row, "a_max_itl_s", report.repeat),
-            _seconds(row, "a_total_s", report.repeat),
-            f"{row.recomputed_tokens} tokens",
-            " → ".join(row.a_servers) + (f" ({row.how})" if row.how else ""),
+            *(_seconds(row, name, report.repeat) for name in ("b_ttft_s", "a_max_itl_s", "a_total_s")),
+            str(row.recomputed_tokens),
+            " → ".join(row.a_servers) + (f", {row.how}" if row.how else ""),
             " → ".join(row.b_servers),
         )
     return table
