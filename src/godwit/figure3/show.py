@@ -99,26 +99,28 @@ def _legend() -> Text:
 
 
 def _table(report: Figure3Report) -> Table:
-    what = f"medians of {report.repeat} (smallest–largest)" if report.repeat > 1 else "one run"
+    what = f"medians of {report.repeat}, below them smallest–largest" if report.repeat > 1 else "one run"
     title = f"A: {report.models['A']}, B: {report.models['B']}; {what}"
-    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1))
-    for name in ("policy", "B's TTFT", "A's longest ITL", "A's total", "recomputed", "A on", "B on"):
-        table.add_column(name, justify="left" if name == "policy" or " on" in name else "right")
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("policy", no_wrap=True)
+    for name in ("B's TTFT", "A's longest ITL", "A's total time", "computed again"):
+        table.add_column(name, justify="right")
+    table.add_column("A ran on", no_wrap=True)
+    table.add_column("B on", no_wrap=True)
     for policy, row in report.policies.items():
         table.add_row(
             policy,
             *(_seconds(row, name, report.repeat) for name in ("b_ttft_s", "a_max_itl_s", "a_total_s")),
             str(row.recomputed_tokens),
-            " → ".join(row.a_servers) + (f", {row.how}" if row.how else ""),
-            " → ".join(row.b_servers),
+            "→".join(row.a_servers) + (f" {row.how}" if row.how else ""),
+            "→".join(row.b_servers),
         )
     return table
 
 
 def _seconds(row: PolicyRow, name: str, repeat: int) -> str:
-    text = f"{getattr(row, name):.2f} s"
-    spread = row.spread[name]
-    return f"{text} ({spread.min:.2f}–{spread.max:.2f})" if repeat > 1 else text
+    text, spread = f"{getattr(row, name):.2f} s", row.spread[name]
+    return f"{text}\n{spread.min:.2f}–{spread.max:.2f}" if repeat > 1 else text
 
 
 def _show_words(console: Console, report: Figure3Report) -> None:
