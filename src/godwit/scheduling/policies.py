@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from godwit.errors import ConfigError
 from godwit.scheduling.choices import Choice, Step, Victim
 from godwit.scheduling.startup import fit, loading_s, refusal, remaining_s
-from godwit.scheduling.victims import Clear, Places, clear_by_killing, clear_by_moving
+from godwit.scheduling.victims import Clear, Places, clear_by_ending, clear_by_killing, clear_by_moving
 from godwit.scheduling.view import ClusterView, WorkerView
 from godwit.types import ModelName, WorkerId
 
@@ -19,6 +19,7 @@ __all__ = [
     "Step",
     "Victim",
     "availability",
+    "ending",
     "free_slot",
     "live_migration",
     "locality",
@@ -95,6 +96,15 @@ def live_migration(view: ClusterView, model: ModelName, exclude: frozenset[Worke
     return _quickest_clearing(view, model, exclude, clear_by_moving)
 
 
+def ending(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
+    """Where instances that are in the way should take nothing new, so that the model gets its turn.
+
+    For a request that has waited for too long: without this, a model that is never idle would keep others out
+    for ever.
+    """
+    return _quickest_clearing(view, model, exclude, clear_by_ending)
+
+
 POLICIES: dict[str, Policy] = {
     "availability": availability,
     "live_migration": live_migration,
@@ -134,9 +144,10 @@ def _quickest_clearing(
             full.append((sum(loading_s(view, worker, state.info)), worker.id))
     places = Places(view, exclude)
     for load_s, name in sorted(full):
-        best_s = float("inf") if best is None else best.seconds
-        if load_s > best_s:
+        # At equal times, one that disturbs nobody is better than any that is still to come.
+        if best is not None and (load_s, True) > (best.seconds, bool(best.victims)):
             break
+        best_s = float("inf") if best is None else best.seconds
         choice = clear(places, view.workers[name], model, best_s)
         if choice is not None:
             best = choice if best is None else _soonest(view, (best, choice))
