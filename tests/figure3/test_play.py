@@ -13,7 +13,9 @@ from tests.figure3.fakescene import fake_scene
 def test_live_migration_moves_a_and_preemption_interrupts_it(tmp_path: Path) -> None:
     said: list[str] = []
     with open_stage(fake_scene(tmp_path)) as stage:
-        report = uvloop.run(play(stage, said.append, policies=("preemption", "live_migration"), logs=tmp_path))
+        report = uvloop.run(
+            play(stage, said.append, policies=("preemption", "live_migration"), logs=tmp_path)
+        )
     assert report.ok
     preemption, live = report.policies["preemption"], report.policies["live_migration"]
     # Both free server 2 for B, and A goes on at server 1.

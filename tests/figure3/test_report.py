@@ -98,9 +98,7 @@ def test_a_run_has_the_clients_figures() -> None:
     ]
     a = client("A", 10.0, [*tokens(11.0, 5), *tokens(17.0, 5)])
     b = client("B", 13.0, tokens(15.5, 3))
-    made = make_run(
-        "preemption", a, b, log, [move("failover", 5)], a_ids=range(10), a_prompt_tokens=100
-    )
+    made = make_run("preemption", a, b, log, [move("failover", 5)], a_ids=range(10), a_prompt_tokens=100)
     assert (made.b_ttft_s, made.a_max_itl_s, made.a_median_itl_s, made.a_total_s) == (2.5, 4.0, 0.5, 9.0)
     assert (made.recomputed_tokens, made.how) == (105, "preempted")
     assert (made.a_servers, made.b_servers) == (("w2", "w1"), ("w2",))

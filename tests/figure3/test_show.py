@@ -50,8 +50,8 @@ def test_people_see_the_figures_the_aims_and_what_is_emulated(report: Figure3Rep
     show_report(Console(file=out, width=80), report)
     shown = out.getvalue()
     assert "4.00 s" in shown
-    assert "w2→w1 kv" in shown
-    assert "1.00 (aim: at most 0.6, not met)" in shown
+    assert "w2→w1 preempted w2" in shown
+    assert "1.00 (aim at most 0.6: not met)" in shown
     assert "the same in all runs" in shown
     assert "emulated: loads from SSD at 40 MB/s, from DRAM at 200 MB/s" in shown
     assert max(map(len, shown.splitlines())) <= 80

@@ -22,12 +22,13 @@ _LOOKS: Mapping[Kind, tuple[str, str]] = {
 _SERVERS: Mapping[str, str] = {SERVER_1: "server 1", SERVER_2: "server 2"}
 _LABEL_CHARS = 10
 _MIN_CHARS = 40
+_SPREAD_CHARS = 10
 _RATIO_WORDS: Mapping[str, str] = {
-    "live_over_availability_ttft": "B's TTFT under live_migration / availability",
-    "live_over_locality_ttft": "B's TTFT under live_migration / locality",
-    "live_over_preemption_ttft": "B's TTFT under live_migration / preemption",
-    "live_over_preemption_itl": "A's longest ITL under live_migration / preemption",
-    "live_over_availability_total": "A's total time under live_migration / availability",
+    "live_over_availability_ttft": "B's TTFT, live_migration / availability",
+    "live_over_locality_ttft": "B's TTFT, live_migration / locality",
+    "live_over_preemption_ttft": "B's TTFT, live_migration / preemption",
+    "live_over_preemption_itl": "A's longest ITL, live_migration / preemption",
+    "live_over_availability_total": "A's total time, live_migration / availability",
 }
 
 
@@ -92,7 +93,7 @@ def _axis(span: tuple[float, float], num_chars: int) -> Text:
 
 
 def _legend() -> Text:
-    parts: list[tuple[str, str]] = [(" " * _LABEL_CHARS, "")]
+    parts: list[tuple[str, str]] = []
     for kind, (char, colour) in _LOOKS.items():
         parts += [(char * 3, colour), (f" {kind}   ", "")]
     return Text.assemble(*parts, ("0 s: B is asked for", "dim"))
@@ -101,10 +102,11 @@ def _legend() -> Text:
 def _table(report: Figure3Report) -> Table:
     what = f"medians of {report.repeat}, below them smallest–largest" if report.repeat > 1 else "one run"
     title = f"A: {report.models['A']}, B: {report.models['B']}; {what}"
-    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=0)
     table.add_column("policy", no_wrap=True)
-    for name in ("B's TTFT", "A's longest ITL", "A's total time", "computed again"):
-        table.add_column(name, justify="right")
+    for name in ("B's TTFT", "A's longest ITL", "A's total time"):
+        table.add_column(name, justify="right", min_width=_SPREAD_CHARS)
+    table.add_column("computed again", justify="right")
     table.add_column("A ran on", no_wrap=True)
     table.add_column("B on", no_wrap=True)
     for policy, row in report.policies.items():
@@ -120,7 +122,7 @@ def _table(report: Figure3Report) -> Table:
 
 def _seconds(row: PolicyRow, name: str, repeat: int) -> str:
     text, spread = f"{getattr(row, name):.2f} s", row.spread[name]
-    return f"{text}\n{spread.min:.2f}–{spread.max:.2f}" if repeat > 1 else text
+    return f"{text}\n{spread.min:.3g}–{spread.max:.3g}" if repeat > 1 else text
 
 
 def _show_words(console: Console, report: Figure3Report) -> None:
@@ -129,7 +131,7 @@ def _show_words(console: Console, report: Figure3Report) -> None:
         line = f"{_RATIO_WORDS[name]}: {value:.2f}"
         if (aim := limits.get(name)) is not None:
             sign = "below" if aim.is_strict else "at most"
-            line += f" (aim: {sign} {aim.limit:g}, {'met' if aim.is_met else 'not met'})"
+            line += f" (aim {sign} {aim.limit:g}: {'met' if aim.is_met else 'not met'})"
         console.print(line, highlight=False)
     same = "the same in all runs" if report.a_is_identical else "[red]not the same in all runs[/red]"
     console.print(f"A's answer, token by token, is {same}.", highlight=False)
