@@ -44,7 +44,10 @@ async def play(
             # Each policy begins with what the rehearsal taught, and with nothing that another one learnt.
             store = stage.folder / f"{policy}-{turn}.sqlite"
             await asyncio.to_thread(shutil.copyfile, learnt, store)
-            runs.append(await _run(stage, policy, store, logs))
+            try:
+                runs.append(await _run(stage, policy, store, logs))
+            except GodwitError as error:
+                raise GodwitError(f"under {policy}: {error.message}") from error
     models = {"A": stage.scene.a.name, "B": stage.scene.b.name}
     return make_report(runs, models, stage.scene.emulated)
 

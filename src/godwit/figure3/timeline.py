@@ -151,7 +151,9 @@ def _wait(client: Client, stays: Sequence[_Stay]) -> Iterable[Bar]:
 
 def _stalls(client: Client, stays: Sequence[_Stay]) -> Iterable[Bar]:
     gaps_s = client.gaps_s
-    longest_s = STALL_OVER_ITL * median(gaps_s) if gaps_s else 0.0
+    if not gaps_s or not stays:
+        return
+    longest_s = STALL_OVER_ITL * median(gaps_s)
     for index, gap_s in enumerate(gaps_s, 1):
         if gap_s > longest_s:
             server = next(stay.server for stay in stays if stay.first <= index < stay.end)
