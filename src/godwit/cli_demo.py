@@ -1,5 +1,6 @@
 """`godwit demo` and `godwit demo figure3`."""
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -69,6 +70,8 @@ def figure3(
 
 
 def _play(scene: Scene, repeat: int, logs: Path | None) -> Figure3Report:
+    # A gigabyte of copies must not stay behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     waiting = Console(stderr=True).status("copying the models, so that each server has its own")
     with waiting as status, open_stage(scene) as stage:
         return uvloop.run(play(stage, status.update, repeat=repeat, logs=logs))
