@@ -25,5 +25,9 @@ def fake_scene(folder: Path) -> Scene:
 def _model(folder: Path, name: str, num_bytes: int) -> ModelSettings:
     path = folder / f"{name}.model"
     path.write_bytes(name.encode() * num_bytes)
-    options = {"decode_s": 0.008, "prefill_tokens_per_s": 20_000.0, "device_bytes": DEVICE_BYTES}
-    return ModelSettings(name=name, path=str(path), engine="fake", options=options)
+    return ModelSettings(
+        name=name,
+        path=str(path),
+        engine="fake",
+        options={"decode_s": 0.008, "prefill_tokens_per_s": 20_000.0, "device_bytes": DEVICE_BYTES},
+    )

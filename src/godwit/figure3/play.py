@@ -10,13 +10,14 @@ from typing import Any
 
 import aiohttp
 
-from godwit.client import move_record
+from godwit.client import decode, move_record
 from godwit.errors import GodwitError
 from godwit.figure3.report import POLICIES, Figure3Report, make_report
 from godwit.figure3.runs import Run, make_run
 from godwit.figure3.scene import SERVER_1, SERVER_2, Scene, Stage
 from godwit.figure3.timeline import Client
 from godwit.local import LocalCluster
+from godwit.scheduling.eventlog import LogEntry
 from godwit.streams import TimedStream, follow
 
 REHEARSAL_POLICY = "availability"
@@ -58,7 +59,7 @@ async def _run(stage: Stage, policy: str, store: Path, logs: Path | None) -> Run
         num_prompt = await clients.ask_a()
         clients.ask_b()
         await clients.finish()
-        log = await cluster.admin.events()
+        log = [decode(line, LogEntry) async for line in cluster.admin.events()]
         moves = (await cluster.admin.status()).moves
     return make_run(
         policy,
