@@ -51,7 +51,7 @@ class Scene(Struct, frozen=True):
 
     a: ModelSettings = ModelSettings(name="smollm2-135m")
     b: ModelSettings = ModelSettings(name="gemma3-270m")
-    emulated: Emulated = Emulated(ssd_mb_per_s=40.0, dram_mb_per_s=200.0)
+    emulated: Emulated = Emulated(ssd_mb_per_s=40.0, dram_mb_per_s=400.0)
     slots: int = 2
     context_tokens: int = 2048
     a_tokens: int = 240
