@@ -71,7 +71,7 @@ def _line(name: str, bars: Sequence[Bar], span: tuple[float, float], num_chars: 
     cells: list[tuple[str, str]] = [(" ", "")] * num_chars
     for bar in bars:
         char, colour = _LOOKS[bar.kind]
-        first = min(num_chars - 1, int((bar.start_s - start_s) / per_char_s))
+        first = min(num_chars - 1, round((bar.start_s - start_s) / per_char_s))
         last = max(first + 1, min(num_chars, round((bar.end_s - start_s) / per_char_s)))
         cells[first:last] = [(char, colour)] * (last - first)
         if last - first > 1:
