@@ -1,7 +1,7 @@
 """What `godwit demo figure3` finds: medians over the runs of each policy, their ratios, the aims. Pure."""
 
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import median, mode
 
 from msgspec import Struct
 
@@ -26,7 +26,7 @@ class Spread(Struct, frozen=True):
 
 
 class PolicyRow(Struct, frozen=True):
-    """Medians of a policy's runs."""
+    """Medians of a policy's runs, and where and how most of them went."""
 
     b_ttft_s: float
     a_max_itl_s: float
@@ -114,9 +114,9 @@ def _row(runs: Sequence[Run]) -> PolicyRow:
         round(middle["a_max_itl_s"], 4),
         round(middle["a_total_s"], 4),
         round(middle["recomputed_tokens"]),
-        runs[0].a_servers,
-        runs[0].b_servers,
-        runs[0].how,
+        mode(run.a_servers for run in runs),
+        mode(run.b_servers for run in runs),
+        mode(run.how for run in runs),
         {name: Spread(min(ones), max(ones)) for name, ones in values.items()},
     )
 
