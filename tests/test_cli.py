@@ -208,7 +208,7 @@ def test_a_wrong_setting_ends_with_status_2(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[head]\npolicy = 'fastest'", "least_loaded"),
+        ("[head]\npolicy = 'fastest'", "live_migration"),
         ("[head]\nhots = 'x'", "head.hots"),
         ("[[models]]\nname = 'mine'\npath = '/no/such.gguf'", "/no/such.gguf"),
     ],

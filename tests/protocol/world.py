@@ -8,6 +8,7 @@ import msgspec
 from godwit.costs.choice import MoveCosts
 from godwit.costs.constants import Constant
 from godwit.costs.known import Constants, PairConstants, ServerConstants
+from godwit.costs.startup import StartupTimes
 from godwit.protocol import wire
 from godwit.protocol.coordinator import CoordinatorState
 from godwit.protocol.entry import MoveRecord
@@ -27,8 +28,9 @@ from godwit.protocol.messages import (
 )
 from godwit.protocol.model_messages import AddModel, Load, RemoveModel, Unload
 from godwit.scheduling.control import Control, Outcome
-from godwit.scheduling.drains import DrainSettings
+from godwit.scheduling.eventlog import EventLog
 from godwit.scheduling.policies import POLICIES
+from godwit.scheduling.recorder import Recorder
 from godwit.scheduling.scheduler import Scheduler
 from godwit.types import (
     ModelInfo,
@@ -80,14 +82,17 @@ class World:
         self.outcomes: list[Outcome] = []
         self._num_moves = 0
         self._incarnation = 0
+        times = StartupTimes()
         self.control = Control(
             send=self._send_worker,
             wake=lambda: None,
             new_move=self._new_move,
-            new_scheduler=lambda: Scheduler(POLICIES["least_loaded"], DrainSettings()),
+            new_scheduler=lambda: Scheduler(POLICIES["availability"], times),
             limits=HeadLimits(max_failovers=max_failovers, prepare_timeout_s=PREPARE_TIMEOUT_S),
             move_limits=LIMITS,
             placement_timeout_s=PLACEMENT_TIMEOUT_S,
+            policy=POLICIES["availability"],
+            recorder=Recorder(times, EventLog(100), lambda: self.now),
             on_record=self.records.append,
             now=lambda: self.now,
             costs=MoveCosts(COSTS),

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
+from godwit.costs.startup import StartupTimes
 from godwit.scheduling.drains import DrainSettings
 from godwit.scheduling.events import (
     Decision,
@@ -24,19 +27,23 @@ from godwit.scheduling.events import (
     WorkerLeft,
 )
 from godwit.scheduling.policies import POLICIES
-from godwit.scheduling.scheduler import Scheduler
+from godwit.scheduling.scheduler import Scheduler, SchedulerSettings
 from godwit.types import ModelInfo, ModelName, RequestId, WorkerId
 
 
 class Story:
     """A scheduler and what it is told, by plain names; every method gives the decisions."""
 
-    def __init__(self, **settings: int) -> None:
-        self.scheduler = Scheduler(POLICIES["least_loaded"], DrainSettings(**settings))
+    def __init__(
+        self, policy: str = "availability", keep_alive_s: float | None = None, **settings: int
+    ) -> None:
+        limits = SchedulerSettings(DrainSettings(**settings), keep_alive_s)
+        self.scheduler = Scheduler(POLICIES[policy], StartupTimes(), limits)
         self.now = 0.0
 
     def tell(self, event: Event) -> list[Decision]:
-        return self.scheduler.handle(event, self.now)
+        """The decisions without their reasons and estimates, but for a move's reason."""
+        return [plain(decision) for decision in self.scheduler.handle(event, self.now)]
 
     def join(
         self,
@@ -104,16 +111,30 @@ def placed(request: str, model: str = "m") -> Placed:
     return Placed(RequestId(request), ModelName(model))
 
 
+def plain(decision: Decision) -> Decision:
+    match decision:
+        case Start() | Unload():
+            return replace(decision, reason="")
+        case Load():
+            return replace(decision, reason="", queue_s=0.0, load_s=0.0)
+        case Interrupt():
+            return replace(decision, reason="")
+        case Move():
+            return replace(decision, load_s=0.0, resume_s=0.0)
+        case _:
+            return decision
+
+
 def start(request: str, worker: str) -> Start:
-    return Start(RequestId(request), WorkerId(worker))
+    return Start(RequestId(request), WorkerId(worker), "")
 
 
 def load(worker: str, model: str = "m") -> Load:
-    return Load(WorkerId(worker), ModelName(model))
+    return Load(WorkerId(worker), ModelName(model), "")
 
 
 def unload(worker: str, model: str = "m") -> Unload:
-    return Unload(WorkerId(worker), ModelName(model))
+    return Unload(WorkerId(worker), ModelName(model), "")
 
 
 def move(request: str, source: str, destination: str, reason: str = "asked for") -> Move:
@@ -121,7 +142,7 @@ def move(request: str, source: str, destination: str, reason: str = "asked for")
 
 
 def interrupt(request: str, worker: str) -> Interrupt:
-    return Interrupt(RequestId(request), WorkerId(worker))
+    return Interrupt(RequestId(request), WorkerId(worker), "")
 
 
 def leave(worker: str) -> Leave:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from godwit.costs.startup import StartupTimes
 from godwit.scheduling.drains import DrainSettings
 from godwit.scheduling.events import (
     Batch,
@@ -26,7 +27,7 @@ from godwit.scheduling.events import (
     WorkerLeft,
 )
 from godwit.scheduling.policies import POLICIES
-from godwit.scheduling.scheduler import Scheduler
+from godwit.scheduling.scheduler import Scheduler, SchedulerSettings
 from godwit.types import ModelInfo, ModelName, RequestId, WorkerId
 
 SMALL, OTHER, HUGE = ModelName("small"), ModelName("other"), ModelName("huge")
@@ -197,12 +198,12 @@ class Cluster:
 
     def _perform(self, decision: Decision) -> None:
         match decision:
-            case Start(request, worker):
+            case Start(request, worker, _):
                 self._start(self.requests[request], worker)
-            case Load(worker, model):
+            case Load(worker, model, _):
                 assert model not in self.workers[worker].loaded | self.workers[worker].loading.keys()
                 self.workers[worker].load(model, is_for_move=False)
-            case Unload(worker, model):
+            case Unload(worker, model, _):
                 assert self.used(worker, model) == 0, "a busy model is never unloaded"
                 self.workers[worker].loaded.remove(model)
             case Move():
@@ -215,7 +216,7 @@ class Cluster:
                 assert self.used(worker) == 0
                 assert not self.workers[worker].has_left
                 self.workers[worker].has_left = True
-            case Interrupt(request, worker):
+            case Interrupt(request, worker, _):
                 deadline = self.drains[worker]
                 assert deadline is not None
                 assert deadline <= self.now
@@ -281,7 +282,8 @@ class Cluster:
 
 
 def _new_scheduler() -> Scheduler:
-    return Scheduler(POLICIES["least_loaded"], DrainSettings(max_moves_per_worker=MAX_MOVES))
+    limits = SchedulerSettings(DrainSettings(max_moves_per_worker=MAX_MOVES))
+    return Scheduler(POLICIES["availability"], StartupTimes(), limits)
 
 
 def _queued(name: RequestId, one: Request) -> RequestQueued:

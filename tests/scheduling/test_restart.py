@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from godwit.costs.startup import StartupTimes
 from godwit.errors import GodwitError
 from godwit.protocol.head import HeadLimits
 from godwit.protocol.message import Message
@@ -16,8 +17,9 @@ from godwit.protocol.messages import (
     Tokens,
 )
 from godwit.scheduling.control import Control
-from godwit.scheduling.drains import DrainSettings
-from godwit.scheduling.policies import least_loaded
+from godwit.scheduling.eventlog import EventLog
+from godwit.scheduling.policies import availability
+from godwit.scheduling.recorder import Recorder
 from godwit.scheduling.scheduler import Scheduler
 from godwit.types import (
     Alternative,
@@ -67,14 +69,17 @@ class Head:
     def __init__(self) -> None:
         self.sent: list[tuple[WorkerId, Message]] = []
         self.sink = Heard()
+        times = StartupTimes()
         self.control = Control(
             send=lambda worker, message: self.sent.append((worker, message)),
             wake=lambda: None,
             new_move=lambda: MOVE,
-            new_scheduler=lambda: Scheduler(least_loaded, DrainSettings()),
+            new_scheduler=lambda: Scheduler(availability, times),
             limits=HeadLimits(),
             move_limits=MoveLimits(),
             placement_timeout_s=10.0,
+            policy=availability,
+            recorder=Recorder(times, EventLog(100), lambda: 0.0),
             on_record=lambda _: None,
             now=lambda: 0.0,
         )

@@ -8,9 +8,9 @@ moved by then stay where they are.
 
 from collections.abc import Iterator
 
+from godwit.scheduling.choices import Choice, Step, Victim
 from godwit.scheduling.events import Decision, Interrupt, Load, Move, Unload
 from godwit.scheduling.ledger import Ledger, Place
-from godwit.scheduling.policies import Choice, Step, Victim
 from godwit.scheduling.startup import fit
 from godwit.scheduling.view import Running, Times
 from godwit.types import ModelName, RequestId, WorkerId
@@ -57,7 +57,7 @@ class Clearing:
         return [*decisions, Move(request, place.worker, choice.worker, reason, choice.seconds, resume_s)]
 
     def begin(self, model: ModelName, choice: Choice, reason: str) -> list[Decision] | None:
-        """Claim a worker for a model and send its victims away; None, and nothing booked, if they cannot go."""
+        """Claim a worker for a model and send its victims away; None, and nothing booked, if they cannot."""
         saved = self._ledger.save()
         decisions = self.evict(choice, f"makes room for {model}")
         place = Place(choice.worker, model)

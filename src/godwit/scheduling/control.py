@@ -49,8 +49,8 @@ Outcome = MoveRecord | GodwitError
 
 @dataclass(slots=True)
 class Member:
-    """A connected worker: what it said of itself, its models now, loads under way and how far they are, and its
-    drain if there is one."""
+    """A connected worker: what it said of itself, its models now, loads under way and how far they are, and
+    its drain if there is one."""
 
     hello: Hello
     models: dict[ModelName, ModelInfo]

@@ -2,9 +2,10 @@
 
 from msgspec import Struct
 
+from godwit.scheduling.choices import Choice, Step
 from godwit.scheduling.events import Interrupt, Leave
 from godwit.scheduling.ledger import Ledger
-from godwit.scheduling.policies import Choice, Step, quickest
+from godwit.scheduling.policies import quickest
 from godwit.scheduling.view import Times
 from godwit.types import RequestId, WorkerId
 

@@ -1,4 +1,4 @@
-"""Who holds which slot and whose memory is whose: the scheduler's books, and the invariant that they balance."""
+"""Who holds which slot and whose memory is whose: the scheduler's books, and that they always balance."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -304,7 +304,7 @@ class Ledger:
         )
 
     def restore(self, saved: Saved) -> None:
-        """Undo all bookings of requests, moves, claims and memory since; no worker has come or gone between."""
+        """Undo all bookings of requests, moves, claims and memory since; no worker has come or gone since."""
         self._workers, self._running, self._moves, self._promises = saved[:4]
         self._claims, self._evicted = saved[4:]
 
@@ -346,10 +346,8 @@ class Ledger:
         return state
 
     def _change(self, place: Place, **changes: object) -> None:
-        known = self._workers[place.worker] if place.worker in self._workers else None
-        state = self._state(place)
-        if known is not None:
-            self._workers[place.worker] = known.with_model(replace(state, **changes))
+        changed = replace(self._state(place), **changes)
+        self._workers[place.worker] = self._workers[place.worker].with_model(changed)
 
     def _count_claims(self, worker: WorkerId) -> None:
         claimed = 0
@@ -363,8 +361,8 @@ class Ledger:
         known = self._workers[worker]
         if known.free_bytes < 0:
             raise InvariantBrokenError(
-                f"{worker} has {known.device_bytes} bytes: {known.held_bytes} are held, {known.claimed_bytes} "
-                f"claimed, {-known.free_bytes} too many"
+                f"{worker} has {known.device_bytes} bytes: {known.held_bytes} are held, "
+                f"{known.claimed_bytes} claimed, {-known.free_bytes} too many"
             )
 
     def _forget_holder(self, worker: WorkerId, model: ModelName) -> None:

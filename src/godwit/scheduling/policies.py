@@ -19,6 +19,7 @@ __all__ = [
     "Step",
     "Victim",
     "availability",
+    "free_slot",
     "live_migration",
     "locality",
     "nearest",
@@ -30,6 +31,11 @@ __all__ = [
 
 Policy = Callable[[ClusterView, ModelName, frozenset[WorkerId]], Choice | None]
 """(view, model, workers not to choose) → where, or None where the request must wait."""
+
+
+def free_slot(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
+    """A free slot of a loaded instance, on the least loaded worker that has one."""
+    return _start(view, _fits(view, model, exclude))
 
 
 def availability(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:

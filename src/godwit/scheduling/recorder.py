@@ -1,6 +1,5 @@
 """What the scheduler decided, what came of it, and what that teaches the estimates."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from godwit.ports import Clock
@@ -16,11 +15,20 @@ class Learner(Times, Protocol):
     """Estimates that learn from what happens (`godwit.costs.startup.StartupTimes`)."""
 
     def learn_load(
-        self, worker: WorkerId, record: LoadRecord, predicted_queue_s: float, predicted_load_s: float
+        self,
+        worker: WorkerId,
+        record: LoadRecord,
+        predicted_queue_s: float | None,
+        predicted_load_s: float | None,
     ) -> None: ...
 
     def learn_resume(
-        self, worker: WorkerId, model: ModelName, context_tokens: int, predicted_s: float, actual_s: float
+        self,
+        worker: WorkerId,
+        model: ModelName,
+        context_tokens: int,
+        predicted_s: float | None,
+        actual_s: float,
     ) -> None: ...
 
     def learn_tokens(self, worker: WorkerId, model: ModelName, num_tokens: int, seconds: float) -> None: ...
@@ -39,8 +47,8 @@ class Keeper(Protocol):
 class Recorder:
     """Writes the log, and compares predictions with what happened.
 
-    A load's prediction is that of its Load. A resume's is made when its move begins. What was not predicted
-    (a worker that loads when it starts, an operator's move) is compared with the estimate of that moment.
+    A load's prediction is that of its Load, a resume's is made when its move begins. What nobody predicted,
+    as when a worker loads at its start, teaches the estimates but is no error of theirs.
     """
 
     def __init__(self, times: Learner, log: EventLog, now: Clock, keeper: Keeper | None = None) -> None:
@@ -48,7 +56,7 @@ class Recorder:
         self._log = log
         self._now = now
         self._keeper = keeper
-        self._loads: dict[tuple[WorkerId, ModelName], tuple[float, float]] = {}
+        self._loads: dict[tuple[WorkerId, ModelName], tuple[float, float] | tuple[None, None]] = {}
         self._resumes: dict[RequestId, float] = {}
         self._decoding: dict[RequestId, tuple[WorkerId, float, int]] = {}
 
@@ -96,7 +104,7 @@ class Recorder:
         model, record = message.model.name, message.load
         if record is None and message.error is None:
             return
-        queue_s, load_s = self._loads.pop((worker, model), (0.0, 0.0))
+        queue_s, load_s = self._loads.pop((worker, model), (None, None))
         if record is None:
             self._log.add(self._now(), "LoadFailed", message.error or "", model=model, worker=worker)
             return

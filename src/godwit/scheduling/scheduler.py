@@ -14,6 +14,7 @@ from godwit.errors import (
     NotFoundError,
     UnavailableError,
 )
+from godwit.scheduling.choices import Choice, Step
 from godwit.scheduling.clearing import Clearing, idle_for
 from godwit.scheduling.drains import Drains, DrainSettings
 from godwit.scheduling.events import (
@@ -40,8 +41,8 @@ from godwit.scheduling.events import (
     WorkerLeft,
 )
 from godwit.scheduling.ledger import Ledger, Place
-from godwit.scheduling.policies import Choice, Policy, Step, quickest
-from godwit.scheduling.startup import describe, fit, starts_at
+from godwit.scheduling.policies import Policy, free_slot, quickest
+from godwit.scheduling.startup import describe, fit
 from godwit.scheduling.view import ClusterView, Times
 from godwit.scheduling.waiting import Waiting, WaitingLines
 from godwit.types import ModelName, RequestId, WorkerId
@@ -283,7 +284,7 @@ class Scheduler:
         """A free slot; else the load that was promised before, so that nobody changes his mind at each event;
         else what the policy says."""
         view, model = self._view(), waiting.model
-        choice = starts_at(view, model, waiting.not_on)
+        choice = free_slot(view, model, waiting.not_on)
         if choice is not None:
             return choice
         if waiting.promised is not None and waiting.promised not in waiting.not_on:
@@ -297,7 +298,8 @@ class Scheduler:
 
     def _send(self, waiting: Waiting, choice: Choice) -> list[Decision] | None:
         """Book and order what the choice says; None, and nothing booked, where its victims cannot go."""
-        request, model, reason = waiting.request, waiting.model, describe(choice)
+        request, model = waiting.request, waiting.model
+        reason = describe(self._view(), model, choice)
         if choice.step is Step.START:
             self._lines.step_out(request)
             self._ledger.start(Placed(request, model), choice.worker)

@@ -138,7 +138,8 @@ def moves(
 
     As many as there are candidates are enough for the cheapest set. The other victims fill at most one
     destination each, so if one were sent farther than to its k cheapest, then one of these would be
-    untouched: it has room there alone, and the sum would not grow. `rooms` takes the room of destinations that need it.
+    untouched: it has room there alone, and the sum would not grow. `rooms` takes the room of destinations
+    that need it.
     """
     found = []
     for name in view.holders.get(state.info.name, ()):
@@ -170,7 +171,9 @@ def _place(
         return None
     if state.num_used + leaving.num_running > worker.slots:
         return None
-    if state.is_loading or state.is_coming:
+    if state.is_coming:
+        return None  # The memory that it waits for is not free yet, and a move would ask for it at once.
+    if state.is_loading:
         return remaining_s(view, state), 0
     if state.info.is_loaded and not can_be_evicted(state):
         return 0.0, 0
