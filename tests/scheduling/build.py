@@ -55,8 +55,8 @@ class Story:
         incoming: Iterable[str] = (),
     ) -> list[Decision]:
         """`running` and `incoming` are requests of the first model."""
-        held = [tuple(placed(one, models[0].name) for one in ones) for ones in (running, incoming)]
-        return self.tell(WorkerJoined(WorkerId(name), 1, slots, device_bytes, models, *held))
+        here, coming = (tuple(placed(one, models[0].name) for one in ones) for ones in (running, incoming))
+        return self.tell(WorkerJoined(WorkerId(name), 1, slots, device_bytes, models, here, coming))
 
     def leave(self, name: str) -> list[Decision]:
         return self.tell(WorkerLeft(WorkerId(name)))

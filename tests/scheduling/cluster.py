@@ -13,11 +13,13 @@ from godwit.scheduling.events import (
     Leave,
     Load,
     ModelChanged,
+    ModelPinned,
     Move,
     MoveEnded,
     Placed,
     PlacementFailed,
     Reject,
+    RequestAccepted,
     RequestEnded,
     RequestQueued,
     Start,
@@ -28,13 +30,14 @@ from godwit.scheduling.events import (
 )
 from godwit.scheduling.policies import POLICIES
 from godwit.scheduling.scheduler import Scheduler, SchedulerSettings
-from godwit.types import ModelInfo, ModelName, RequestId, WorkerId
+from godwit.types import LoadRecord, ModelInfo, ModelName, RequestId, Tier, WorkerId
 
 SMALL, OTHER, HUGE = ModelName("small"), ModelName("other"), ModelName("huge")
 BYTES = {SMALL: 30, OTHER: 30, HUGE: 60}
 DEVICE_BYTES = 60
 MAX_MOVES = 2
 PATIENCE_S = 10.0
+KEEP_ALIVE_S = 20.0
 
 
 @dataclass
@@ -43,12 +46,13 @@ class Worker:
 
     slots: int
     loaded: set[ModelName] = field(default_factory=set)
-    loading: dict[ModelName, bool] = field(default_factory=dict)
+    loading: set[ModelName] = field(default_factory=set)
     has_left: bool = False
 
-    def load(self, model: ModelName, *, is_for_move: bool) -> None:
-        self.loading[model] = is_for_move
-        assert sum(BYTES[one] for one in self.loaded | self.loading.keys()) <= DEVICE_BYTES
+    def load(self, model: ModelName) -> None:
+        assert model not in self.loaded | self.loading
+        self.loading.add(model)
+        assert sum(BYTES[one] for one in self.loaded | self.loading) <= DEVICE_BYTES
 
 
 @dataclass
@@ -72,13 +76,16 @@ class Request:
 class Cluster:
     """Tells the scheduler what happens, and does what it decides."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: str = "availability") -> None:
+        self.policy = policy
         self.now = 0.0
         self.workers: dict[WorkerId, Worker] = {}
         self.requests: dict[RequestId, Request] = {}
         self.drains: dict[WorkerId, float | None] = {}
         self.num_requests = 0
-        self.scheduler = _new_scheduler()
+        self.pinned: set[ModelName] = set()
+        self.preempted: set[RequestId] = set()
+        self.scheduler = self._new_scheduler()
 
     # --- what happens ---------------------------------------------------------------------------------
 
@@ -124,16 +131,25 @@ class Cluster:
 
     def load_ended(self, name: WorkerId, model: ModelName, error: str | None) -> None:
         worker = self.workers[name]
-        del worker.loading[model]
+        worker.loading.remove(model)
         if error is None:
             worker.loaded.add(model)
         for one in self.requests.values():
             if error is not None and one.model == model and one.worker is None:
                 one.exclude.add(name)
-        self.tell(ModelChanged(name, self._info(worker, model), error))
+        record = LoadRecord(Tier.SSD, BYTES[model], 0.0, 1.0)
+        self.tell(ModelChanged(name, self._info(worker, model), error, None if error else record))
         for request, one in list(self.requests.items()):
             if error is not None and one.model == model and one.destination == name:
                 self.end_move(request, is_done=False)
+
+    def accept(self, name: RequestId) -> None:
+        """Its worker has begun with a request."""
+        self.tell(RequestAccepted(name, 100))
+
+    def pin(self, model: ModelName, *, is_pinned: bool) -> None:
+        (self.pinned.add if is_pinned else self.pinned.discard)(model)
+        self.tell(ModelPinned(model, is_pinned))
 
     def can_end_move(self, name: RequestId) -> bool:
         one = self.requests[name]
@@ -158,19 +174,18 @@ class Cluster:
         self.tell(Tick())
 
     def restart_scheduler(self) -> None:
-        """A new scheduler, told only what routers and workers know. Loads under way come to nothing."""
-        self.scheduler = _new_scheduler()
+        """A new scheduler, told only what routers and workers know."""
+        self.scheduler = self._new_scheduler()
         for worker in self.workers.values():
-            worker.loading.clear()
             worker.has_left = False
         for one in self.requests.values():
             one.avoid.clear()
             one.exclude.difference_update(self.workers)
-        queue = sorted(self.requests.items(), key=lambda item: item[1].order)
         self.tell(
             Batch(
                 (
-                    *(_queued(request, one) for request, one in queue),
+                    *(ModelPinned(model, True) for model in self.pinned),
+                    *(_queued(request, one) for request, one in self.requests.items()),
                     *(self._joined(name) for name in self.workers),
                     *(DrainRequested(name, deadline) for name, deadline in self.drains.items()),
                 )
@@ -201,10 +216,10 @@ class Cluster:
             case Start(request, worker, _):
                 self._start(self.requests[request], worker)
             case Load(worker, model, _):
-                assert model not in self.workers[worker].loaded | self.workers[worker].loading.keys()
-                self.workers[worker].load(model, is_for_move=False)
+                self.workers[worker].load(model)
             case Unload(worker, model, _):
                 assert self.used(worker, model) == 0, "a busy model is never unloaded"
+                assert model not in self.pinned
                 self.workers[worker].loaded.remove(model)
             case Move():
                 self._begin_move(decision)
@@ -216,11 +231,15 @@ class Cluster:
                 assert self.used(worker) == 0
                 assert not self.workers[worker].has_left
                 self.workers[worker].has_left = True
-            case Interrupt(request, worker, _):
-                deadline = self.drains[worker]
-                assert deadline is not None
-                assert deadline <= self.now
+            case Interrupt(request, worker, _, is_preemption):
                 assert self.requests[request].worker == worker
+                if is_preemption:
+                    assert self.policy == "preemption"
+                    assert request not in self.preempted, "nobody is preempted twice"
+                    self.preempted.add(request)
+                else:
+                    deadline = self.drains[worker]
+                    assert deadline is not None and deadline <= self.now
 
     def _start(self, one: Request, worker: WorkerId) -> None:
         assert one.worker is None, "a request is started only where it waits"
@@ -238,8 +257,7 @@ class Cluster:
         assert one.destination is None
         self._check_room(move.destination, one.model)
         destination = self.workers[move.destination]
-        if one.model not in destination.loaded | destination.loading.keys():
-            destination.load(one.model, is_for_move=True)
+        assert one.model in destination.loaded | destination.loading, "its load is ordered before the move"
         one.destination = move.destination
         if move.reason == "drain":
             moving = [other for other in self.requests.values() if other.destination is not None]
@@ -251,14 +269,9 @@ class Cluster:
         assert self.used(worker, model) < self.workers[worker].slots
 
     def _free(self, name: RequestId) -> None:
-        """Take a request off all workers; a load that only its move needed is given up."""
+        """Take a request off all workers."""
         one = self.requests[name]
-        destination, one.worker, one.destination = one.destination, None, None
-        others = [(other.destination, other.model) for other in self.requests.values()]
-        if destination in self.workers and (destination, one.model) not in others:
-            loading = self.workers[destination].loading
-            if loading.get(one.model):
-                del loading[one.model]
+        one.worker = one.destination = None
 
     def _queue_again(self, name: RequestId, failed: WorkerId) -> None:
         one = self.requests[name]
@@ -274,16 +287,24 @@ class Cluster:
         incoming = [
             Placed(request, one.model) for request, one in self.requests.items() if one.destination == name
         ]
-        return WorkerJoined(name, 1, worker.slots, DEVICE_BYTES, models, tuple(running), tuple(incoming))
+        return WorkerJoined(
+            name,
+            1,
+            worker.slots,
+            DEVICE_BYTES,
+            models,
+            tuple(running),
+            tuple(incoming),
+            tuple(sorted(worker.loading)),
+        )
 
     @staticmethod
     def _info(worker: Worker, model: ModelName) -> ModelInfo:
-        return ModelInfo(model, model, 1024, BYTES[model], model in worker.loaded, True)
+        return ModelInfo(model, model, 1024, BYTES[model], model in worker.loaded, True, BYTES[model] << 20)
 
-
-def _new_scheduler() -> Scheduler:
-    limits = SchedulerSettings(DrainSettings(max_moves_per_worker=MAX_MOVES))
-    return Scheduler(POLICIES["availability"], StartupTimes(), limits)
+    def _new_scheduler(self) -> Scheduler:
+        limits = SchedulerSettings(DrainSettings(max_moves_per_worker=MAX_MOVES), KEEP_ALIVE_S)
+        return Scheduler(POLICIES[self.policy], StartupTimes(), limits)
 
 
 def _queued(name: RequestId, one: Request) -> RequestQueued:

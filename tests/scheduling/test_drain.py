@@ -4,8 +4,8 @@ from godwit.scheduling.events import Tick
 from tests.scheduling.build import Story, info, interrupt, leave, move, start
 
 
-def _busy(num_requests: int, **settings: int) -> Story:
-    story = Story(**settings)
+def _busy(num_requests: int, max_move_tries: int = 3) -> Story:
+    story = Story(max_move_tries=max_move_tries)
     story.join("a", info(), slots=4, running=[f"r{number}" for number in range(1, num_requests + 1)])
     return story
 

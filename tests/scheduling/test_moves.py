@@ -80,20 +80,21 @@ def test_a_destination_without_the_model_books_its_memory() -> None:
     story.join("a", info())
     story.join("b", info("other"), info(is_loaded=False), info("third", is_loaded=False))
     story.queue("r")
-    assert story.move("r", "b") == [unload("b", "other"), move("r", "a", "b")]
+    assert story.move("r", "b") == [unload("b", "other"), load("b"), move("r", "a", "b")]
     assert story.queue("r2", model="third") == []
     story.moved("r", None)
     assert story.used("b") == (0, 0)
 
 
-def test_a_move_that_failed_while_loading_gives_the_memory_back() -> None:
+def test_a_load_goes_on_when_the_move_that_it_was_for_has_failed() -> None:
     story = Story()
     story.join("a", info())
     story.join("b", info(is_loaded=False), info("other", is_loaded=False))
     story.queue("r")
     story.move("r", "b")
     assert story.queue("r2", model="other") == []
-    assert story.moved("r", None) == [load("b", "other")]
+    assert story.moved("r", None) == []
+    assert story.changed("b", info()) == [unload("b"), load("b", "other")]
     assert story.changed("b", info("other")) == [start("r2", "b")]
 
 

@@ -2,19 +2,20 @@
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from godwit.scheduling.events import MoveRequested
+from godwit.scheduling.policies import POLICIES
 from godwit.types import ModelName, RequestId, WorkerId
-from tests.scheduling.cluster import HUGE, OTHER, SMALL, Cluster
+from tests.scheduling.cluster import BYTES, HUGE, OTHER, SMALL, Cluster
 
 NAMES = [WorkerId(name) for name in "abc"]
 
 
 class AnyOrder(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cluster = Cluster()
+    @initialize(policy=st.sampled_from(sorted(POLICIES)))
+    def begin(self, policy: str) -> None:
+        self.cluster = Cluster(policy)
         self.cluster.join(NAMES[0], 2)
 
     def pick(self, data: st.DataObject, names: list[RequestId]) -> RequestId:
@@ -79,7 +80,16 @@ class AnyOrder(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.cluster.workers)))
         self.cluster.drain(name, None if within_s is None else self.cluster.now + within_s)
 
-    @rule(seconds=st.sampled_from([0.0, 1.0, 6.0]))
+    @rule(data=st.data())
+    @precondition(lambda self: self.running())
+    def accept(self, data: st.DataObject) -> None:
+        self.cluster.accept(self.pick(data, self.running()))
+
+    @rule(model=st.sampled_from([SMALL, OTHER, HUGE]), is_pinned=st.booleans())
+    def pin(self, model: ModelName, is_pinned: bool) -> None:
+        self.cluster.pin(model, is_pinned=is_pinned)
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, 6.0, 30.0]))
     def tick(self, seconds: float) -> None:
         self.cluster.tick(seconds)
 
@@ -98,13 +108,23 @@ class AnyOrder(RuleBasedStateMachine):
                 assert state.num_used <= worker.slots
                 assert state.info.is_loaded == (model in worker.loaded)
                 assert state.is_loading == (model in worker.loading)
+                waits = any(
+                    one.model == model and one.worker is None for one in self.cluster.requests.values()
+                )
+                assert not state.is_coming or waits, "a claim is for somebody"
+            assert view.workers[name].free_bytes >= 0
+            assert view.workers[name].claimed_bytes >= 0
+            held = sum(BYTES[model] for model in worker.loaded | worker.loading)
+            assert view.workers[name].held_bytes == held
 
     @invariant()
     def nobody_waits_beside_a_free_slot(self) -> None:
+        view = self.cluster.scheduler.snapshot()
         for one in self.cluster.requests.values():
             for name, worker in self.cluster.workers.items():
                 may_start = name not in one.exclude | one.avoid and name not in self.cluster.drains
-                if one.worker is None and may_start and one.model in worker.loaded:
+                is_leaving = view.workers[name].models[one.model].is_leaving
+                if one.worker is None and may_start and one.model in worker.loaded and not is_leaving:
                     assert self.cluster.used(name, one.model) == worker.slots
 
     @invariant()
@@ -116,7 +136,8 @@ class AnyOrder(RuleBasedStateMachine):
         while self.cluster.requests:
             self.cluster.end(next(iter(self.cluster.requests)))
         for worker in self.cluster.scheduler.snapshot().workers.values():
-            assert worker.num_used == 0
+            assert worker.num_used == worker.claimed_bytes == 0
+            assert not any(state.is_leaving or state.is_coming for state in worker.models.values())
 
 
 TestAnyOrder = AnyOrder.TestCase

@@ -11,11 +11,10 @@ from msgspec.structs import replace
 
 from godwit.scheduling.choices import Choice, Step, Victim
 from godwit.scheduling.startup import room_bytes
-from godwit.scheduling.victims import clear_by_killing, clear_by_moving
+from godwit.scheduling.victims import Places, clear_by_killing, clear_by_moving
 from godwit.scheduling.view import ClusterView, ModelView, WorkerView
 from godwit.types import ModelName, Tier, WorkerId
 from tests.scheduling.views import (
-    NOBODY,
     W0,
     W1,
     W2,
@@ -36,11 +35,11 @@ WANTED = absent("a", 60, Tier.DRAM)
 
 def _moved(*workers: WorkerView, times: FixedTimes | None = None) -> Choice | None:
     view = cluster(*workers, times=times)
-    return clear_by_moving(view, workers[0], A)
+    return clear_by_moving(Places(view), workers[0], A)
 
 
 def _killed(*workers: WorkerView) -> Choice | None:
-    return clear_by_killing(cluster(*workers), workers[0], A)
+    return clear_by_killing(Places(cluster(*workers)), workers[0], A)
 
 
 # --- moving ----------------------------------------------------------------------------------------------
@@ -80,7 +79,7 @@ def test_a_destination_that_loads_the_model_is_ready_when_it_is() -> None:
 def test_the_context_grows_with_time() -> None:
     first = worker("w0", 100, WANTED, busy("b", 60, (128,)))
     view = replace(cluster(first, worker("w1", 100, idle("b", 60))), now=16.0)
-    choice = clear_by_moving(view, first, A)
+    choice = clear_by_moving(Places(view), first, A)
     assert choice is not None
     assert choice.victims == (Victim(B, W1, 0.0, 2.0),)
 
@@ -175,7 +174,7 @@ def test_a_request_stays_only_until_then() -> None:
         worker("w1", 100, idle("b", 60, is_leaving=True)),
         worker("w1", 100, busy("b", 60, (1, 2, 3, 4))),
         worker("w1", 100, busy("b", 60, (1, 2, 3))),
-        worker("w1", 100, absent("b", 60, is_coming=True, num_promised=3)),
+        worker("w1", 100, absent("b", 60, is_coming=True)),
         worker("w1", 100, absent("b", 60), claimed_bytes=41),
         worker("w1", 100, absent("b", 60), busy("c", 41)),
         worker("w1", 100, absent("b", 60), idle("c", 41, is_pinned=True)),
@@ -202,7 +201,7 @@ def test_without_a_place_nobody_moves(other: WorkerView) -> None:
 def test_no_victim_goes_to_an_excluded_worker() -> None:
     one = worker("w0", 100, WANTED, busy("b", 60))
     view = cluster(one, worker("w1", 100, idle("b", 60)))
-    assert clear_by_moving(view, one, A, frozenset({W1})) is None
+    assert clear_by_moving(Places(view, frozenset({W1})), one, A) is None
 
 
 def test_nothing_is_cleared_where_the_model_could_not_be_loaded_or_need_not() -> None:
@@ -216,10 +215,10 @@ def test_nothing_is_cleared_where_the_model_could_not_be_loaded_or_need_not() ->
 def test_what_takes_too_long_is_not_found() -> None:
     one = worker("w0", 100, WANTED, busy("b", 60))
     view = cluster(one, worker("w1", 100, idle("b", 60)))
-    assert clear_by_moving(view, one, A, NOBODY, 2.0) is not None
-    assert clear_by_moving(view, one, A, NOBODY, 1.9) is None
-    assert clear_by_killing(view, one, A, NOBODY, 1.0) is not None
-    assert clear_by_killing(view, one, A, NOBODY, 0.9) is None
+    assert clear_by_moving(Places(view), one, A, 2.0) is not None
+    assert clear_by_moving(Places(view), one, A, 1.9) is None
+    assert clear_by_killing(Places(view), one, A, 1.0) is not None
+    assert clear_by_killing(Places(view), one, A, 0.9) is None
 
 
 # --- preempting ------------------------------------------------------------------------------------------
@@ -267,7 +266,9 @@ class Asked:
         """Seconds of moving all of an instance's requests there; None: it cannot be. Memory not looked at."""
         there = self.view.workers[name]
         state = there.models.get(one.info.name)
-        if state is None or name == self.first.id or there.is_draining or state.is_leaving:
+        if state is None or name == self.first.id or there.is_draining:
+            return None
+        if state.is_leaving or state.is_coming:
             return None
         num = state.num_running + state.num_reserved + state.num_promised + one.num_running
         if num > there.slots or state.info.digest != one.info.digest:
@@ -276,7 +277,7 @@ class Asked:
             self.view.times.resume_s(name, one.info.name, r.num_tokens + 8 * self.view.now)
             for r in one.running
         )
-        if state.is_loading or state.is_coming:
+        if state.is_loading:
             return seconds + max(0.0, state.ready_at_s - self.view.now)
         if not state.info.is_loaded:
             ends = [m.ready_at_s for m in there.models.values() if m.is_loading]
@@ -296,7 +297,7 @@ class Asked:
                 stays = state.is_loading or (
                     state.info.is_loaded and (state.num_used or state.is_pinned or state.is_leaving)
                 )
-                is_new = state.info.name in arriving and not state.is_coming
+                is_new = state.info.name in arriving
                 used += state.info.device_bytes if stays or is_new else 0
             alone = {one for one in arriving if _takes_memory(there.models[one])}
             if alone and used > there.device_bytes:
@@ -305,7 +306,7 @@ class Asked:
 
 
 def _takes_memory(state: ModelView) -> bool:
-    if state.is_loading or state.is_coming:
+    if state.is_loading:
         return False
     return not state.info.is_loaded or not (state.num_used or state.is_pinned)
 
@@ -388,7 +389,7 @@ def clusters(draw: st.DrawFn) -> Asked:
 @settings(max_examples=400, deadline=None)
 @given(clusters())
 def test_the_moves_are_the_cheapest_of_all(asked: Asked) -> None:
-    choice = clear_by_moving(asked.view, asked.first, A)
+    choice = clear_by_moving(Places(asked.view), asked.first, A)
     expected = _cheapest_moves(asked) if asked.shortage() > 0 else None
     event("none" if expected is None else f"{expected[1]} victims")
     if expected is None:
@@ -410,7 +411,7 @@ def test_the_moves_are_the_cheapest_of_all(asked: Asked) -> None:
 @settings(max_examples=200, deadline=None)
 @given(clusters())
 def test_what_is_preempted_is_the_least_of_all(asked: Asked) -> None:
-    choice = clear_by_killing(asked.view, asked.first, A)
+    choice = clear_by_killing(Places(asked.view), asked.first, A)
     assert room_bytes(asked.first) == _room(asked.first)
     sets = list(asked.sets()) if asked.shortage() > 0 else []
     if not sets:

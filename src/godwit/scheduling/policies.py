@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from godwit.errors import ConfigError
 from godwit.scheduling.choices import Choice, Step, Victim
 from godwit.scheduling.startup import fit, loading_s, refusal, remaining_s
-from godwit.scheduling.victims import Clear, clear_by_killing, clear_by_moving
+from godwit.scheduling.victims import Clear, Places, clear_by_killing, clear_by_moving
 from godwit.scheduling.view import ClusterView, WorkerView
 from godwit.types import ModelName, WorkerId
 
@@ -132,11 +132,12 @@ def _quickest_clearing(
         state = worker.models[model]
         if worker.id not in fitting and refusal(worker, state) is None:
             full.append((sum(loading_s(view, worker, state.info)), worker.id))
+    places = Places(view, exclude)
     for load_s, name in sorted(full):
         best_s = float("inf") if best is None else best.seconds
         if load_s > best_s:
             break
-        choice = clear(view, view.workers[name], model, exclude, best_s)
+        choice = clear(places, view.workers[name], model, best_s)
         if choice is not None:
             best = choice if best is None else _soonest(view, (best, choice))
     return best

@@ -47,10 +47,16 @@ def can_be_evicted(state: ModelView) -> bool:
     return state.is_idle and not state.is_pinned and not state.is_leaving
 
 
+def evictable(worker: WorkerView) -> list[ModelView]:
+    """The instances that may be unloaded at any moment."""
+    states = [worker.models[name] for name in worker.on_device]
+    # Most are busy, and a decision looks at hundreds of workers: so that is looked at first.
+    return [state for state in states if not state.running and can_be_evicted(state)]
+
+
 def room_bytes(worker: WorkerView) -> int:
     """Device memory that can be had at once: what is free and what idle instances hold."""
-    states = map(worker.models.__getitem__, worker.on_device)
-    return worker.free_bytes + sum(state.info.device_bytes for state in states if can_be_evicted(state))
+    return worker.free_bytes + sum([state.info.device_bytes for state in evictable(worker)])
 
 
 def evictions(worker: WorkerView, needed_bytes: int) -> tuple[ModelName, ...] | None:
@@ -58,10 +64,8 @@ def evictions(worker: WorkerView, needed_bytes: int) -> tuple[ModelName, ...] | 
     missing = needed_bytes - worker.free_bytes
     if missing <= 0:
         return ()
-    states = map(worker.models.__getitem__, worker.on_device)
-    idle = [state for state in states if can_be_evicted(state)]
     evicted: list[ModelName] = []
-    for state in sorted(idle, key=lambda state: (state.used_at_s, state.info.name)):
+    for state in sorted(evictable(worker), key=lambda state: (state.used_at_s, state.info.name)):
         missing -= state.info.device_bytes
         evicted.append(state.info.name)
         if missing <= 0:

@@ -42,19 +42,90 @@ class Unit(NamedTuple):
     options: Sequence[Option]
 
 
-Clear = Callable[[ClusterView, WorkerView, ModelName, frozenset[WorkerId], float], Choice | None]
-"""(view, worker, model, workers not to move to, most seconds that are of interest) → CLEAR there, or None."""
+class Places:
+    """Where instances could go, for one decision: what it has looked up it remembers.
+
+    Nobody is moved to the workers of `exclude`. `rooms` has the device memory that can be had at each worker
+    where that has mattered.
+    """
+
+    def __init__(self, view: ClusterView, exclude: frozenset[WorkerId] = frozenset()) -> None:
+        self.view = view
+        self.rooms: dict[WorkerId, int] = {}
+        self._exclude = exclude
+
+    def moves(
+        self, worker: WorkerView, state: ModelView, num_options: int, within_s: float = float("inf")
+    ) -> list[Option]:
+        """The `num_options` cheapest places for all requests of a busy instance, each with room for it alone.
+
+        As many as there are candidates are enough for the cheapest set. The other victims fill at most one
+        destination each, so if one were sent farther than to its k cheapest, then one of these would be
+        untouched: it has room there alone, and the sum would not grow.
+        """
+        view = self.view
+        found = []
+        for name in view.holders.get(state.info.name, ()):
+            if name != worker.id and name not in self._exclude:
+                place = self._place(view.workers[name], state, within_s)
+                if place is not None:
+                    found.append((place[0], name, place[1]))
+        found.sort()
+        tokens = _context_tokens(view, worker, state) if found else []
+        options: list[Option] = []
+        for load_s, name, needed_bytes in found:
+            if len(options) == num_options and load_s > options[-1].price:
+                break
+            victim = Victim(state.info.name, name, load_s, _resume_s(view, name, state, tokens))
+            if victim.seconds <= within_s:
+                options.append(Option(victim.seconds, victim, needed_bytes))
+                options.sort(key=lambda option: (option.price, option.victim.destination))
+                del options[num_options:]
+        return options
+
+    def _place(self, worker: WorkerView, leaving: ModelView, within_s: float) -> tuple[float, int] | None:
+        """(load_s, bytes taken there) of a place for all of an instance's requests; None: it is none.
+
+        A decision asks this of thousands of workers, so what most of them fail at comes first.
+        """
+        state = worker.models[leaving.info.name]
+        info = state.info
+        if state.is_coming:
+            return None  # The memory that it waits for is not free yet, and a move would ask for it at once.
+        if info.is_loaded or state.is_loading:
+            load_s = remaining_s(self.view, state) if state.is_loading else 0.0
+        else:
+            load_s = self.view.times.load_s(worker.id, info)
+        if load_s > within_s or len(leaving.running) > worker.slots - state.num_used:
+            return None
+        needed_bytes = 0
+        # What is idle there cannot be evicted for others once it serves the victim's requests.
+        if not state.is_loading and (not info.is_loaded or can_be_evicted(state)):
+            needed_bytes = info.device_bytes
+            if needed_bytes > self._room(worker):
+                return None
+        if info.digest != leaving.info.digest or refusal(worker, state) is not None:
+            return None
+        if not info.is_loaded and not state.is_loading:
+            load_s += worker.queue_s(info.tier, self.view.now)
+        return load_s, needed_bytes
+
+    def _room(self, worker: WorkerView) -> int:
+        room = self.rooms.get(worker.id)
+        if room is None:
+            room = self.rooms[worker.id] = room_bytes(worker)
+        return room
+
+
+Clear = Callable[[Places, WorkerView, ModelName, float], Choice | None]
+"""(places, worker, model, most seconds that are of interest) → CLEAR there, or None."""
 
 
 def clear_by_moving(
-    view: ClusterView,
-    worker: WorkerView,
-    model: ModelName,
-    exclude: frozenset[WorkerId] = frozenset(),
-    within_s: float = float("inf"),
+    places: Places, worker: WorkerView, model: ModelName, within_s: float = float("inf")
 ) -> Choice | None:
     """Room for `model` on `worker` by the cheapest moves; None: there are none, or none `within_s`."""
-    state = worker.models[model]
+    view, state = places.view, worker.models[model]
     busy = candidates(view, worker, model)
     shortage = shortage_bytes(worker, model)
     if not _is_asked(worker, state, busy, shortage):
@@ -62,25 +133,23 @@ def clear_by_moving(
     queue_s, load_s = loading_s(view, worker, state.info)
     # The sum of three may round otherwise than a difference: no tie shall be lost to that.
     most_s = within_s - queue_s - load_s + 1e-9
-    rooms: dict[WorkerId, int] = {}
     units = []
-    for one in busy:
-        options = moves(view, worker, one, exclude, rooms, num_options=len(busy), within_s=most_s)
+    for one in sorted(busy, key=lambda one: -one.info.device_bytes):
+        options = places.moves(worker, one, len(busy), most_s)
         if options:
             units.append(Unit(one.info.name, one.info.device_bytes, options))
-    victims = cheapest(units, shortage, rooms, most_s)
+            if one.info.device_bytes >= shortage:
+                # It is enough alone: from here on nothing dearer is of interest.
+                most_s = options[0].price
+    victims = cheapest(units, shortage, places.rooms, most_s)
     return None if victims is None else _cleared(worker, state, victims, queue_s, load_s)
 
 
 def clear_by_killing(
-    view: ClusterView,
-    worker: WorkerView,
-    model: ModelName,
-    exclude: frozenset[WorkerId] = frozenset(),  # noqa: ARG001 - the same call as clear_by_moving
-    within_s: float = float("inf"),
+    places: Places, worker: WorkerView, model: ModelName, within_s: float = float("inf")
 ) -> Choice | None:
     """Room for `model` on `worker` by preempting what is computed again soonest; None: it cannot be had."""
-    state = worker.models[model]
+    view, state = places.view, worker.models[model]
     busy = candidates(view, worker, model)
     shortage = shortage_bytes(worker, model)
     if not _is_asked(worker, state, busy, shortage):
@@ -123,68 +192,6 @@ def kill(view: ClusterView, worker: WorkerView, state: ModelView) -> Option:
     """Preempt the instance's requests; the price is what it takes to compute their KV again."""
     resume_s = _resume_s(view, worker.id, state, _context_tokens(view, worker, state))
     return Option(resume_s, Victim(state.info.name, None, 0.0, resume_s))
-
-
-def moves(
-    view: ClusterView,
-    worker: WorkerView,
-    state: ModelView,
-    exclude: frozenset[WorkerId],
-    rooms: dict[WorkerId, int],
-    num_options: int,
-    within_s: float = float("inf"),
-) -> list[Option]:
-    """The `num_options` cheapest places for all requests of a busy instance, each with room for it alone.
-
-    As many as there are candidates are enough for the cheapest set. The other victims fill at most one
-    destination each, so if one were sent farther than to its k cheapest, then one of these would be
-    untouched: it has room there alone, and the sum would not grow. `rooms` takes the room of destinations
-    that need it.
-    """
-    found = []
-    for name in view.holders.get(state.info.name, ()):
-        if name == worker.id or name in exclude:
-            continue
-        place = _place(view, view.workers[name], state, rooms)
-        if place is not None and place[0] <= within_s:
-            found.append((place[0], name, place[1]))
-    found.sort()
-    tokens = _context_tokens(view, worker, state) if found else []
-    options: list[Option] = []
-    for load_s, name, needed_bytes in found:
-        if len(options) == num_options and load_s > options[-1].price:
-            break
-        victim = Victim(state.info.name, name, load_s, _resume_s(view, name, state, tokens))
-        if victim.seconds <= within_s:
-            options.append(Option(victim.seconds, victim, needed_bytes))
-            options.sort(key=lambda option: (option.price, option.victim.destination))
-            del options[num_options:]
-    return options
-
-
-def _place(
-    view: ClusterView, worker: WorkerView, leaving: ModelView, rooms: dict[WorkerId, int]
-) -> tuple[float, int] | None:
-    """(load_s, bytes that it takes there) of a destination for all requests of an instance; None: no room."""
-    state = worker.models[leaving.info.name]
-    if state.info.digest != leaving.info.digest or refusal(worker, state) is not None:
-        return None
-    if state.num_used + leaving.num_running > worker.slots:
-        return None
-    if state.is_coming:
-        return None  # The memory that it waits for is not free yet, and a move would ask for it at once.
-    if state.is_loading:
-        return remaining_s(view, state), 0
-    if state.info.is_loaded and not can_be_evicted(state):
-        return 0.0, 0
-    # To be loaded, or idle: then its memory does not count as room any more.
-    needed_bytes = state.info.device_bytes
-    room = rooms.get(worker.id)
-    if room is None:
-        room = rooms[worker.id] = room_bytes(worker)
-    if needed_bytes > room:
-        return None
-    return (0.0 if state.info.is_loaded else sum(loading_s(view, worker, state.info))), needed_bytes
 
 
 def _context_tokens(view: ClusterView, worker: WorkerView, state: ModelView) -> list[float]:
