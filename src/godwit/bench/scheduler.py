@@ -45,6 +45,10 @@ class SchedulerOptions(Struct, frozen=True):
         """Numbers of servers, smallest first."""
         return (*(size for size in SIZES if size < self.servers), self.servers)
 
+    def models_at(self, servers: int) -> int:
+        """How many models a cluster of this size has."""
+        return max(1, self.models * servers // self.servers)
+
 
 class SchedulerRow(Struct, frozen=True):
     """One policy at one size: microseconds for a request that is queued, `n` of them in all.
@@ -147,8 +151,7 @@ def _measure(options: SchedulerOptions, servers: int, policy: Policy, seed: int)
     rng = np.random.default_rng(seed)
     times = StartupTimes()
     timed = _Timed(policy, times, rng.random)
-    models = max(1, options.models * servers // options.servers)
-    shape = Shape(servers, models, options.replicas, REQUESTS_PER_SERVER)
+    shape = Shape(servers, options.models_at(servers), options.replicas, REQUESTS_PER_SERVER)
     world = World(shape, np.random.default_rng(seed), timed.handle, times)
     world.begin()
     end_s = time.monotonic() + options.seconds
@@ -162,7 +165,7 @@ def _measure(options: SchedulerOptions, servers: int, policy: Policy, seed: int)
 
 
 def _run(world: World, num_queued: int, end_s: float) -> list[int]:
-    """Go on for so many requests, or until it is that late, but for one at least; how many waited, now and then."""
+    """Queue so many requests, one at least, and fewer when it is that late; how many waited each time."""
     num_waiting = []
     for _ in range(num_queued):
         world.run(1)
@@ -173,24 +176,27 @@ def _run(world: World, num_queued: int, end_s: float) -> list[int]:
 
 
 def _row(options: SchedulerOptions, servers: int, policy: str, measured: Sequence[_Measured]) -> SchedulerRow:
-    queued = [np.percentile(one.queued_us, (50, 99)) for one in measured]
-    every = [np.percentile(one.events_us, (50, 99)) for one in measured]
-    p99s = [float(p99) for _, p99 in queued]
+    queued = np.array([np.percentile(one.queued_us, (50, 99)) for one in measured]).round(1)
+    every = np.array([np.percentile(one.events_us, (50, 99)) for one in measured]).round(1)
     outcomes = sum((one.outcomes for one in measured), Counter[str]())
-    n = sum(outcomes.values())
+    n = outcomes.total()
+    busy_s = sum(sum(one.events_us) for one in measured) / 1e6
     return SchedulerRow(
-        servers,
-        max(1, options.models * servers // options.servers),
-        policy,
-        round(median(float(p50) for p50, _ in queued), 1),
-        round(median(p99s), 1),
-        round(min(p99s), 1),
-        round(max(p99s), 1),
-        round(median(float(p50) for p50, _ in every), 1),
-        round(median(float(p99) for _, p99 in every), 1),
-        n,
-        sum(len(one.events_us) for one in measured),
-        *(round(outcomes[what] / n, 3) for what in ("start", "load", "clear", "wait")),
-        median(count for one in measured for count in one.num_waiting),
-        round(sum(map(sum, (one.events_us for one in measured))) / 1e6 / sum(one.virtual_s for one in measured), 3),
+        servers=servers,
+        models=options.models_at(servers),
+        policy=policy,
+        p50_us=float(np.median(queued[:, 0])),
+        p99_us=float(np.median(queued[:, 1])),
+        p99_low_us=float(queued[:, 1].min()),
+        p99_high_us=float(queued[:, 1].max()),
+        event_p50_us=float(np.median(every[:, 0])),
+        event_p99_us=float(np.median(every[:, 1])),
+        n=n,
+        num_events=sum(len(one.events_us) for one in measured),
+        share_start=round(outcomes["start"] / n, 3),
+        share_load=round(outcomes["load"] / n, 3),
+        share_clear=round(outcomes["clear"] / n, 3),
+        share_wait=round(outcomes["wait"] / n, 3),
+        waiting_p50=median(count for one in measured for count in one.num_waiting),
+        busy_share=round(busy_s / sum(one.virtual_s for one in measured), 3),
     )

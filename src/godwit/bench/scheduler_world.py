@@ -267,7 +267,7 @@ class World:
 
 
 def _servers(shape: Shape, names: list[ModelName], rng: Generator) -> dict[WorkerId, _Server]:
-    """Every model on its servers' SSDs and in one or two DRAMs; devices are full of what is most popular there."""
+    """Every model on its servers' SSDs and in one or two DRAMs; devices are full of the most popular ones."""
     ids = [WorkerId(f"s{number}") for number in range(shape.servers)]
     holds: list[list[int]] = [[] for _ in ids]
     in_dram: list[list[ModelName]] = [[] for _ in ids]
@@ -281,11 +281,10 @@ def _servers(shape: Shape, names: list[ModelName], rng: Generator) -> dict[Worke
             in_dram[server].append(name)
     slots = rng.integers(1, MAX_SLOTS + 1, shape.servers)
     servers = {}
-    for number, name in enumerate(ids):
-        models = _infos(holds[number], names, units, frozenset(in_dram[number]))
-        servers[name] = _Server(
-            name, int(slots[number]), models, in_dram[number], max(4, len(in_dram[number])), {}, {}
-        )
+    for number, worker in enumerate(ids):
+        near = in_dram[number]
+        models = _infos(holds[number], names, units, frozenset(near))
+        servers[worker] = _Server(worker, int(slots[number]), models, near, max(4, len(near)), {}, {})
     return servers
 
 

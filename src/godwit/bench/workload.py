@@ -37,7 +37,8 @@ def arrivals_s(rng: Generator, rate_per_s: float, cv: float, seconds: float) -> 
     if not total_s > 0:
         raise ValueError(f"a cv of {cv} is too bursty for {count} arrivals: all would come at once")
     # Rounding must not push the last one out.
-    return np.minimum(np.cumsum(gaps_s)[:-1] * (seconds / total_s), np.nextafter(seconds, 0.0))
+    times_s = np.cumsum(gaps_s)[:-1] * (seconds / total_s)
+    return np.asarray(np.minimum(times_s, np.nextafter(seconds, 0.0)))
 
 
 def popularity(count: int, exponent: float) -> Floats:
@@ -52,6 +53,6 @@ def choices(rng: Generator, shares: Floats, count: int) -> Ints:
 
 
 def lengths(rng: Generator, count: int, median: float, sigma: float, low: int, high: int) -> Ints:
-    """`count` lengths in tokens: lognormal with this median and this sigma of the logarithm, cut to [low, high]."""
+    """`count` lengths in tokens, lognormal: the median, sigma of the logarithm; cut to [low, high]."""
     drawn = np.rint(rng.lognormal(np.log(median), sigma, count))
     return np.clip(drawn, low, high).astype(np.int64)
