@@ -33,7 +33,8 @@ class _Section(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class HeadSettings(_Section, frozen=True):
     """Where the head listens and how much it takes; `heartbeat_s` and `dead_after_s` hold for its links.
 
-    An instance that has been idle for `keep_alive_s` is unloaded, None: only when its memory is needed.
+    An instance that has been idle for `keep_alive_s` is unloaded, None: only when its memory is needed. For a
+    request that has found no place for `patience_s`, instances in its way take nothing new.
     `store` is the SQLite file with what must survive a restart (None: nothing does); of the decisions the
     latest `max_events` are kept.
     """
@@ -57,6 +58,7 @@ class HeadSettings(_Section, frozen=True):
     dead_after_s: Seconds = 5.0
     policy: str = "live_migration"
     keep_alive_s: Seconds | None = None
+    patience_s: Seconds = 5.0
     store: Text | None = None
     max_events: Count = 10_000
     tls_cert: Text | None = None
@@ -90,7 +92,7 @@ class WorkerSettings(_Section, frozen=True):
     peer port. With an `emulated_bandwidth_bytes_per_s` it sends no faster than that to other workers.
 
     Checkpoints: `dram_bytes` of them are kept mapped and locked in memory (None: a quarter of the machine's),
-    `ssd_bytes` of fetched files in `checkpoint_dir` (None: in the cache folder, under the worker's name).
+    `ssd_bytes` of fetched files in a folder by the worker's name in `checkpoint_dir` (None: in the cache).
     Loads out of a tier with an `emulated_…_bytes_per_s` are no faster than that.
     """
 
@@ -132,8 +134,8 @@ class ModelSettings(_Section, frozen=True):
     """One model; without `path` and `url` its name must be a built-in one. `options` are the engine's own.
 
     `path` is a file on the worker's machine, used where it is. `url` (http, https, file; hf://ORG/REPO/FILE
-    with `huggingface_hub`) is fetched into the worker's checkpoint folder when it is first loaded, and must
-    have the SHA-256 that `sha256` says. `preload`: how near a worker brings it when it starts, if it fits.
+    with `huggingface_hub`) is fetched into the worker's checkpoint folder to be described, and must have
+    the SHA-256 that `sha256` says. `preload`: how near a worker brings it when it starts, if it fits.
     """
 
     name: Name

@@ -100,7 +100,7 @@ def _control(settings: Settings, hub: "Hub", metrics: RouterMetrics, records: de
     head, moves = settings.head, settings.moves
     policy = policy_named(head.policy)
     drains = DrainSettings(moves.max_moves_per_worker, moves.max_tries)
-    limits = SchedulerSettings(drains, head.keep_alive_s)
+    limits = SchedulerSettings(drains, head.keep_alive_s, head.patience_s)
     times = StartupTimes()
 
     def on_record(record: MoveRecord) -> None:

@@ -230,15 +230,21 @@ class Instances(Protocol):
     """The models loaded on one worker; an engine that is here has been started."""
 
     def get(self, model: ModelName) -> Engine | None:
-        """The engine that serves `model`, None where it is not loaded."""
+        """The engine that serves `model`, None where it is not loaded, or about to be unloaded.
+
+        Requests that it has go on with it in that case; it takes nothing new.
+        """
         ...
 
     def load(self, model: ModelName, done: Callable[[Engine | GodwitError], None]) -> None:
-        """Load `model`; `done` is called later, in the worker's loop, with the engine or what went wrong."""
+        """Load `model`; `done` is called later, in the worker's loop, with the engine or what went wrong.
+
+        One that is about to be unloaded stays.
+        """
         ...
 
     def unload(self, model: ModelName) -> None:
-        """Drop the instance if it serves nothing; harmless where it is not loaded."""
+        """Drop the instance as soon as it serves nothing; harmless where it is not loaded."""
         ...
 
 

@@ -164,7 +164,8 @@ class Tier(StrEnum):
 class LoadRecord(Struct, frozen=True, array_like=True, gc=False):
     """A load that is over: `num_bytes` of checkpoint came from `tier` to the device.
 
-    `queue_s` were spent waiting for other loads on the same path, `seconds` on the load itself.
+    `queue_s` were spent waiting for other loads on the same path, `seconds` on the load itself. One from
+    `device` has moved nothing: the model was loaded already, or is loaded still.
     """
 
     tier: Tier

@@ -26,20 +26,29 @@ class StepInstances:
     on_change: Callable[[ModelInfo, str | None], None]
     engines: dict[ModelName, StepEngine] = field(default_factory=dict)
     loading: dict[ModelName, list[Done]] = field(default_factory=dict)
+    leaving: set[ModelName] = field(default_factory=set)
 
     def get(self, model: ModelName) -> StepEngine | None:
-        return self.engines.get(model)
+        return None if model in self.leaving else self.engines.get(model)
 
     def load(self, model: ModelName, done: Done) -> None:
+        self.leaving.discard(model)
         self.loading.setdefault(model, []).append(done)
 
     def unload(self, model: ModelName) -> None:
-        engine = self.engines.get(model)
-        if engine is not None and engine.free_slots == engine.slots:
-            self.drop(model)
+        if model in self.engines:
+            self.leaving.add(model)
+            self.drop_idle()
+
+    def drop_idle(self) -> None:
+        """Drop the engines whose unload has waited for this."""
+        for model in list(self.leaving):
+            if self.engines[model].free_slots == self.engines[model].slots:
+                self.drop(model)
 
     def drop(self, model: ModelName) -> None:
         """Close an engine, whatever it does."""
+        self.leaving.discard(model)
         if model in self.engines:
             self.engines.pop(model).close()
             self.on_change(replace(self.infos[model], is_loaded=False), None)
@@ -105,6 +114,7 @@ class Node:
         """Let every engine do one step."""
         for engine in self.instances.engines.values():
             engine.step()
+        self.instances.drop_idle()
 
     def take_report(self) -> None:
         """Give the worker each engine's oldest report, as its event loop does some time after the step."""

@@ -28,7 +28,7 @@ from godwit.scheduling.events import (
 )
 from godwit.scheduling.policies import POLICIES
 from godwit.scheduling.scheduler import Scheduler, SchedulerSettings
-from godwit.types import ModelInfo, ModelName, RequestId, WorkerId
+from godwit.types import LoadRecord, ModelInfo, ModelName, RequestId, WorkerId
 
 
 class Story:
@@ -40,10 +40,12 @@ class Story:
         limits = SchedulerSettings(DrainSettings(**settings), keep_alive_s)
         self.scheduler = Scheduler(POLICIES[policy], StartupTimes(), limits)
         self.now = 0.0
+        self.raw = False
 
     def tell(self, event: Event) -> list[Decision]:
-        """The decisions without their reasons and estimates, but for a move's reason."""
-        return [plain(decision) for decision in self.scheduler.handle(event, self.now)]
+        """The decisions, unless `raw` without their reasons and estimates, but for a move's reason."""
+        decisions = self.scheduler.handle(event, self.now)
+        return decisions if self.raw else [plain(decision) for decision in decisions]
 
     def join(
         self,
@@ -62,7 +64,8 @@ class Story:
         return self.tell(WorkerLeft(WorkerId(name)))
 
     def changed(self, worker: str, info: ModelInfo, error: str | None = None) -> list[Decision]:
-        return self.tell(ModelChanged(WorkerId(worker), info, error))
+        load = LoadRecord(info.tier, 1, 0.0, 1.0) if info.is_loaded and error is None else None
+        return self.tell(ModelChanged(WorkerId(worker), info, error, load))
 
     def queue(
         self,
@@ -141,8 +144,8 @@ def move(request: str, source: str, destination: str, reason: str = "asked for")
     return Move(RequestId(request), WorkerId(source), WorkerId(destination), reason)
 
 
-def interrupt(request: str, worker: str) -> Interrupt:
-    return Interrupt(RequestId(request), WorkerId(worker), "")
+def interrupt(request: str, worker: str, *, is_preemption: bool = False) -> Interrupt:
+    return Interrupt(RequestId(request), WorkerId(worker), "", is_preemption)
 
 
 def leave(worker: str) -> Leave:

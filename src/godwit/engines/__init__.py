@@ -33,8 +33,9 @@ class EngineSpec(NamedTuple):
 
 
 class EngineKind(NamedTuple):
-    """How one kind of engine loads a model, and how it describes one without loading it."""
+    """How one kind of engine finds a model's file, loads it, and describes it without loading it."""
 
+    locate: Callable[[str, Path | None], Path | None]
     load: Callable[[EngineSpec], Runner]
     describe: Callable[[EngineSpec], ModelInfo]
 
@@ -65,6 +66,14 @@ def describe(
 ) -> ModelInfo:
     """What a worker can announce of a model before loading it: `is_loaded` is False, the rest is final."""
     return _kind(kind).describe(_spec(name, path, slots, context_tokens, 1, DEFAULT_PREFILL_CHUNK, options))
+
+
+def checkpoint_path(kind: str, name: str, path: str | Path | None) -> Path | None:
+    """The file that an engine of this kind would read, a built-in model's made now; None where it needs none.
+
+    ConfigError for a name without a file that is not built in.
+    """
+    return _kind(kind).locate(name, Path(path) if path else None)
 
 
 def _spec(
@@ -112,13 +121,14 @@ def _options(spec: EngineSpec, wanted: type[T]) -> T:
 
 def _load_fake(spec: EngineSpec) -> Runner:
     options = _options(spec, FakeOptions)
-    info = fake_info(spec.name, spec.slots, spec.context_tokens, options, is_loaded=True)
+    info = fake_info(spec.name, spec.slots, spec.context_tokens, options, is_loaded=True, path=spec.path)
     time.sleep(options.load_s)  # what a load is: a blocking call in the loader's own thread
     return FakeRunner(info, spec.slots, options)
 
 
 def _describe_fake(spec: EngineSpec) -> ModelInfo:
-    return fake_info(spec.name, spec.slots, spec.context_tokens, _options(spec, FakeOptions), is_loaded=False)
+    options = _options(spec, FakeOptions)
+    return fake_info(spec.name, spec.slots, spec.context_tokens, options, is_loaded=False, path=spec.path)
 
 
 def _load_llamacpp(spec: EngineSpec) -> Runner:
@@ -144,7 +154,13 @@ def _describe_llamacpp(spec: EngineSpec) -> ModelInfo:
     return describe_file(locate(spec.name, spec.path), spec.name, spec.slots, spec.context_tokens, options)
 
 
+def _locate_llamacpp(name: str, path: Path | None) -> Path:
+    from godwit.engines.checkpoints import locate
+
+    return locate(name, path)
+
+
 ENGINES: dict[str, EngineKind] = {
-    "fake": EngineKind(_load_fake, _describe_fake),
-    "llamacpp": EngineKind(_load_llamacpp, _describe_llamacpp),
+    "fake": EngineKind(lambda _, path: path, _load_fake, _describe_fake),
+    "llamacpp": EngineKind(_locate_llamacpp, _load_llamacpp, _describe_llamacpp),
 }

@@ -36,15 +36,24 @@ def locate(name: str, path: Path | None) -> Path:
 
 def digest(path: Path) -> str:
     """SHA-256 of the file's content, remembered in the cache by path, size and time of change."""
-    stat = path.stat()
-    key = hashlib.sha256(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()).hexdigest()
-    known = cache_dir() / "digests" / key
+    known = _known_digest(path)
     if known.is_file():
         return known.read_text()
     with path.open("rb") as file:
         value = hashlib.file_digest(file, "sha256").hexdigest()
     make_once(known, lambda target: target.write_text(value))
     return value
+
+
+def remember_digest(path: Path, value: str) -> None:
+    """Spare `digest` the reading of a file whose digest was seen while it was written."""
+    make_once(_known_digest(path), lambda target: target.write_text(value))
+
+
+def _known_digest(path: Path) -> Path:
+    stat = path.stat()
+    key = hashlib.sha256(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()).hexdigest()
+    return cache_dir() / "digests" / key
 
 
 def _smollm2() -> Path:

@@ -8,14 +8,26 @@ import hashlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from msgspec import Struct
 
+from godwit.engines.checkpoints import digest
 from godwit.engines.limits import check_common
 from godwit.engines.runner import Span
-from godwit.errors import BadRequestError, EngineError, InvariantBrokenError
+from godwit.errors import BadRequestError, EngineError, InvariantBrokenError, ModelLoadError
 from godwit.ports import SequenceSpec
-from godwit.types import Alternative, ChatMessage, KvRange, ModelInfo, ModelName, Sampling, Token, TokenId
+from godwit.types import (
+    Alternative,
+    ChatMessage,
+    KvRange,
+    ModelInfo,
+    ModelName,
+    Sampling,
+    Tier,
+    Token,
+    TokenId,
+)
 
 NUM_VOCAB = 50_000
 EOS_ID = NUM_VOCAB - 1
@@ -36,6 +48,7 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     `eos_after` ends every answer at that many output tokens, `eos_probability` at random ones.
     `stall_after_steps` makes the pass after that many hang until `close`. `digest` stands for the weights,
     and loading them takes `load_s`. Ranges of KV move between fakes of the same `kv_layout`; "" has none.
+    `device_bytes` is what an instance is said to take (None: what its KV would).
     """
 
     prefill_tokens_per_s: float = 0.0
@@ -46,19 +59,34 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     digest: str | None = None
     load_s: float = 0.0
     kv_layout: str = "fake"
+    device_bytes: int | None = None
 
 
 def fake_info(
-    name: ModelName, slots: int, context_tokens: int, options: FakeOptions, *, is_loaded: bool
+    name: ModelName,
+    slots: int,
+    context_tokens: int,
+    options: FakeOptions,
+    *,
+    is_loaded: bool,
+    path: Path | None = None,
 ) -> ModelInfo:
-    """What a worker announces for a fake model; the digest stands for name unless the options give one."""
+    """What a worker announces for a fake model. Any file can be its checkpoint, whose digest it then has.
+
+    Without one the digest stands for the name, and there is nothing to fetch or to read.
+    """
+    if path is not None and not path.is_file():
+        raise ModelLoadError(f"there is no model file {path}")
+    content = hashlib.sha256(f"fake:{name}".encode()).hexdigest() if path is None else digest(path)
     return ModelInfo(
         name=name,
-        digest=options.digest or hashlib.sha256(f"fake:{name}".encode()).hexdigest(),
+        digest=options.digest or content,
         context_tokens=context_tokens,
-        device_bytes=slots * context_tokens * _KV_BYTES_PER_TOKEN,
+        device_bytes=options.device_bytes or slots * context_tokens * _KV_BYTES_PER_TOKEN,
         is_loaded=is_loaded,
         has_chat_template=True,
+        checkpoint_bytes=0 if path is None else path.stat().st_size,
+        tier=Tier.DRAM if path is None else Tier.SSD,
     )
 
 

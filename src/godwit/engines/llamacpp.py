@@ -50,13 +50,15 @@ def llama_info(
     trained = file.trained_context_tokens
     if trained is not None and context_tokens > trained:
         raise ConfigError(f"context_tokens of {name} must be at most {trained}, not {context_tokens}")
+    file_bytes = file.path.stat().st_size
     return ModelInfo(
         name=name,
         digest=digest(file.path),
         context_tokens=context_tokens,
-        device_bytes=file.path.stat().st_size + slots * context_tokens * file.kv_bytes_per_token(),
+        device_bytes=file_bytes + slots * context_tokens * file.kv_bytes_per_token(),
         is_loaded=is_loaded,
         has_chat_template=(options.chat_template or file.chat_template) is not None,
+        checkpoint_bytes=file_bytes,
     )
 
 

@@ -12,7 +12,7 @@ class Step(IntEnum):
 
     START: nothing, an instance has a free slot. WAIT_FOR_LOAD: a load that is under way or claimed must end.
     LOAD: idle instances are evicted, then the model is loaded. CLEAR: so it is, but busy instances stand in
-    the way, whose requests must move or be preempted first.
+    the way, whose requests must move, be preempted or end first.
     """
 
     START = 0
@@ -22,7 +22,8 @@ class Step(IntEnum):
 
 
 class Victim(Struct, frozen=True):
-    """A busy instance that must leave: its requests move to `destination`, or (None) are preempted.
+    """A busy instance that must leave: its requests move to `destination`, or (None) are preempted, or left
+    to end (`may_end`) while it takes nothing new.
 
     `load_s` until the destination can take them, 0 where the model is loaded there; `resume_s` until it has
     the KV of all of them, or until somebody has it again.
@@ -32,10 +33,11 @@ class Victim(Struct, frozen=True):
     destination: WorkerId | None
     load_s: float
     resume_s: float
+    may_end: bool = False
 
     @property
     def seconds(self) -> float:
-        """Until the instance can be unloaded: a preempted one can at once."""
+        """Until the instance can be unloaded: a preempted one can at once; when others end nobody knows."""
         return 0.0 if self.destination is None else self.load_s + self.resume_s
 
 

@@ -120,6 +120,8 @@ class Clearing:
         return Load(place.worker, place.model, "room has been made for it", queue_s, load_s)
 
     def _send_away(self, place: Place, victim: Victim, reason: str) -> list[Decision] | None:
+        if victim.may_end:
+            return []
         requests = self._ledger.workers[place.worker].models[victim.model].running
         if victim.destination is None:
             return [

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from godwit.errors import ConfigError
 from godwit.scheduling.choices import Choice, Step, Victim
 from godwit.scheduling.startup import fit, loading_s, refusal, remaining_s
-from godwit.scheduling.victims import Clear, Places, clear_by_killing, clear_by_moving
+from godwit.scheduling.victims import Clear, Places, clear_by_ending, clear_by_killing, clear_by_moving
 from godwit.scheduling.view import ClusterView, WorkerView
 from godwit.types import ModelName, WorkerId
 
@@ -19,6 +19,7 @@ __all__ = [
     "Step",
     "Victim",
     "availability",
+    "ending",
     "free_slot",
     "live_migration",
     "locality",
@@ -93,6 +94,15 @@ def preemption(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]
 def live_migration(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
     """Where it can start soonest, also by moving others away first (as ServerlessLLM does)."""
     return _quickest_clearing(view, model, exclude, clear_by_moving)
+
+
+def ending(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
+    """Where instances that are in the way should take nothing new, so that the model gets its turn.
+
+    For a request that has waited for too long: without this, a model that is never idle would keep others out
+    for ever.
+    """
+    return _quickest_clearing(view, model, exclude, clear_by_ending)
 
 
 POLICIES: dict[str, Policy] = {

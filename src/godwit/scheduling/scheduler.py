@@ -41,7 +41,7 @@ from godwit.scheduling.events import (
     WorkerLeft,
 )
 from godwit.scheduling.ledger import Ledger, Place
-from godwit.scheduling.policies import Policy, free_slot, quickest
+from godwit.scheduling.policies import Policy, ending, free_slot, quickest
 from godwit.scheduling.startup import describe, fit
 from godwit.scheduling.view import ClusterView, Times
 from godwit.scheduling.waiting import Waiting, WaitingLines
@@ -49,10 +49,14 @@ from godwit.types import ModelName, RequestId, WorkerId
 
 
 class SchedulerSettings(Struct, frozen=True):
-    """Limits of a drain; an instance that is idle for `keep_alive_s` is unloaded, None: never for that."""
+    """Limits of a drain; an instance that is idle for `keep_alive_s` is unloaded, None: never for that.
+
+    For a request that has found no place for `patience_s`, instances that are in its way take nothing new.
+    """
 
     drains: DrainSettings = DrainSettings()
     keep_alive_s: float | None = None
+    patience_s: float = 5.0
 
 
 class Scheduler:
@@ -74,6 +78,7 @@ class Scheduler:
         self._times = times
         self._draw = draw
         self._keep_alive_s = settings.keep_alive_s
+        self._patience_s = settings.patience_s
         self._ledger = Ledger()
         self._lines = WaitingLines()
         self._clearing = Clearing(self._ledger, times)
@@ -89,8 +94,12 @@ class Scheduler:
         while (move := self._drains.next_move(now)) is not None:
             decisions += self._clearing.move(move[0], move[1], "drain")
         decisions += self._clearing.advance()
-        for line in self._lines.by_age():
-            decisions += self._place(line)
+        lines = self._lines.by_age()
+        # Free slots first: nobody evicts an idle instance that somebody else waits for.
+        for line in lines:
+            decisions += self._place(line, self._free_slot)
+        for line in lines:
+            decisions += self._place([one for one in line if self._lines.is_waiting(one)], self._choose)
         self._clearing.give_up_unwanted()
         decisions += self._drains.emptied()
         return decisions
@@ -177,7 +186,7 @@ class Scheduler:
         preempted_from = self._clearing.preempted_from(event.request)
         if preempted_from is not None:
             event = replace(event, exclude=event.exclude - {preempted_from})
-        self._lines.add(event)
+        self._lines.add(event, self._ledger.now)
         return []
 
     def _placement_failed(self, event: PlacementFailed) -> None:
@@ -265,14 +274,14 @@ class Scheduler:
     def _view(self) -> ClusterView:
         return self._ledger.view(self._times, self._draw())
 
-    def _place(self, line: list[Waiting]) -> list[Decision]:
+    def _place(self, line: list[Waiting], choose: Callable[[Waiting], Choice | None]) -> list[Decision]:
         decisions: list[Decision] = []
         stuck: list[frozenset[WorkerId]] = []
         for waiting in line:
             # Whoever may go nowhere else than one who found no room finds none either.
             if any(not_on <= waiting.not_on for not_on in stuck):
                 continue
-            choice = self._choose(waiting)
+            choice = choose(waiting)
             sent = None if choice is None else self._send(waiting, choice)
             if sent is None:
                 stuck.append(waiting.not_on)
@@ -281,12 +290,9 @@ class Scheduler:
         return decisions
 
     def _choose(self, waiting: Waiting) -> Choice | None:
-        """A free slot; else the load that was promised before, so that nobody changes his mind at each event;
-        else what the policy says."""
+        """The load that was promised before, so that nobody changes his mind at each event; else what the
+        policy says; else, after some time, room by and by."""
         view, model = self._view(), waiting.model
-        choice = free_slot(view, model, waiting.not_on)
-        if choice is not None:
-            return choice
         if waiting.promised is not None and waiting.promised not in waiting.not_on:
             worker = self._ledger.workers.get(waiting.promised)
             choice = None if worker is None else fit(view, worker, model)
@@ -294,7 +300,13 @@ class Scheduler:
                 return choice
         # A request that was preempted once must not drive out others in its turn: they would go on for ever.
         was_preempted = self._clearing.preempted_from(waiting.request) is not None
-        return (quickest if was_preempted else self._policy)(view, model, waiting.not_on)
+        choice = (quickest if was_preempted else self._policy)(view, model, waiting.not_on)
+        if choice is None and self._ledger.now - waiting.since >= self._patience_s:
+            choice = ending(view, model, waiting.not_on)
+        return choice
+
+    def _free_slot(self, waiting: Waiting) -> Choice | None:
+        return free_slot(self._view(), waiting.model, waiting.not_on)
 
     def _send(self, waiting: Waiting, choice: Choice) -> list[Decision] | None:
         """Book and order what the choice says; None, and nothing booked, where its victims cannot go."""

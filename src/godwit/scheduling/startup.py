@@ -97,7 +97,9 @@ def _leaves(view: ClusterView, choice: Choice) -> str:
     for victim in choice.victims:
         count = models[victim.model].num_running
         who = f"{victim.model} ({count} request{'' if count == 1 else 's'})"
-        if victim.destination is None:
+        if victim.may_end:
+            parts.append(f"lets {who} end")
+        elif victim.destination is None:
             parts.append(f"preempts {who}")
         else:
             parts.append(f"moves {who} to {victim.destination} in {victim.seconds:.1f} s")

@@ -162,6 +162,26 @@ def clear_by_killing(
     return None if victims is None else _cleared(worker, state, victims, queue_s, load_s)
 
 
+def clear_by_ending(
+    places: Places, worker: WorkerView, model: ModelName, within_s: float = float("inf")
+) -> Choice | None:
+    """Room for `model` on `worker` by letting the fewest requests end, with nothing new in between."""
+    view, state = places.view, worker.models[model]
+    busy = [one for one in _busy(worker, model) if not (one.is_leaving or one.is_loading or one.is_pinned)]
+    shortage = shortage_bytes(worker, model)
+    if not _is_asked(worker, state, busy, shortage):
+        return None
+    queue_s, load_s = loading_s(view, worker, state.info)
+    if queue_s + load_s > within_s:
+        return None
+    units = []
+    for one in busy:
+        victim = Victim(one.info.name, None, 0.0, 0.0, may_end=True)
+        units.append(Unit(one.info.name, one.info.device_bytes, [Option(float(one.num_used), victim)]))
+    victims = cheapest(units, shortage, {})
+    return None if victims is None else _cleared(worker, state, victims, queue_s, load_s)
+
+
 def shortage_bytes(worker: WorkerView, model: ModelName) -> int:
     """What busy instances must free for `model` when everything idle has gone."""
     return worker.models[model].info.device_bytes - room_bytes(worker)
@@ -184,8 +204,12 @@ def stay_reason(view: ClusterView, state: ModelView) -> str | None:
 
 def candidates(view: ClusterView, worker: WorkerView, model: ModelName) -> list[ModelView]:
     """Busy instances other than the asked model's that may leave."""
+    return [one for one in _busy(worker, model) if one.running and stay_reason(view, one) is None]
+
+
+def _busy(worker: WorkerView, model: ModelName) -> list[ModelView]:
     states = [worker.models[name] for name in worker.on_device if name != model]
-    return [one for one in states if one.running and stay_reason(view, one) is None]
+    return [one for one in states if one.num_used]
 
 
 def kill(view: ClusterView, worker: WorkerView, state: ModelView) -> Option:

@@ -10,15 +10,17 @@ from godwit.types import ModelName, RequestId, WorkerId
 
 
 class Waiting(Struct, frozen=True):
-    """A request in line: `exclude` holds for good, `avoid` until a tick, `reason` is what failed last.
+    """A request in line `since` then: `exclude` holds for good, `avoid` until a tick.
 
-    `promised` is the worker on which a load was last begun, or waited for, for its sake.
+    `reason` is what failed last. `promised` is the worker on which a load was last begun, or waited for, for
+    its sake.
     """
 
     order: tuple[bool, int]
     request: RequestId
     model: ModelName
     deadline: float
+    since: float
     exclude: frozenset[WorkerId]
     avoid: frozenset[WorkerId] = frozenset()
     reason: str | None = None
@@ -45,14 +47,18 @@ class WaitingLines:
         """A copy of every line that is not empty, the one whose first has waited longest first."""
         return sorted((line[:] for line in self._lines.values() if line), key=lambda line: line[0].order)
 
-    def add(self, event: RequestQueued) -> None:
+    def add(self, event: RequestQueued, now: float) -> None:
         """Put a request in line; one that was there before gets its former place."""
         former = self._known.get(event.request)
         self.forget(event.request)
         self._num_added += 1
         number = self._num_added if former is None else former.order[1]
         order = (not event.has_started, number)
-        self._insert(Waiting(order, event.request, event.model, event.deadline, event.exclude))
+        self._insert(Waiting(order, event.request, event.model, event.deadline, now, event.exclude))
+
+    def is_waiting(self, one: Waiting) -> bool:
+        """Whether a request that was in line still is."""
+        return self._known.get(one.request) in self._lines.get(one.model, ())
 
     def step_out(self, request: RequestId) -> None:
         """Take a request out of the line, if it is there, and remember its place."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Sequence
 
@@ -10,8 +9,7 @@ import aiohttp
 import structlog
 from aiohttp import web
 
-from godwit.config import ModelSettings, SecuritySettings, Settings, WorkerSettings, check_listen
-from godwit.engines import create_engine, describe
+from godwit.config import Settings, check_listen
 from godwit.errors import GodwitError, LinkError, ProtocolError
 from godwit.ports import Engine, EngineEvent, Failed
 from godwit.protocol.message import Message
@@ -33,8 +31,8 @@ from godwit.protocol.messages import (
 from godwit.protocol.model_messages import (
     AddModel,
     Load,
+    LoadProgress,
     ModelChanged,
-    ModelRefused,
     RemoveModel,
     Unload,
 )
@@ -42,16 +40,26 @@ from godwit.protocol.wire import decode_from_head, encode
 from godwit.protocol.worker import WorkerRequests
 from godwit.runtime.doors import server_tls
 from godwit.runtime.link import Link, dial
-from godwit.types import ModelInfo, WorkerId
+from godwit.types import LoadRecord, ModelInfo, ModelName, Tier, WorkerId
+from godwit.worker.adding import AddedModels
 from godwit.worker.faults import PeerFaults, exit_if_due
-from godwit.worker.instances import Checkpoint, LocalInstances
+from godwit.worker.instances import LocalInstances
+from godwit.worker.models import (
+    DEVICE_SHARE,
+    LocalModel,
+    describe_model,
+    dram_bytes,
+    emulated_tiers,
+    machine_bytes,
+    open_store,
+)
 from godwit.worker.peers import Peers, peer_url
 from godwit.worker.preparing import Preparing, is_quick
+from godwit.worker.progress import LoadWatch
+from godwit.worker.store import CheckpointStore
 
 TICK_S = 0.1
 FIRST_RETRY_S, LAST_RETRY_S = 0.1, 2.0
-# Half of the machine's memory: weights and KV must leave room for everybody else.
-DEVICE_SHARE = 0.5
 _log = structlog.get_logger(__name__)
 
 
@@ -62,8 +70,9 @@ async def run_worker(settings: Settings, join_url: str, name: str) -> None:
     refuses the join token; a head that cannot be reached is dialled again for ever.
     """
     check_listen("worker.peer_host", settings.worker.peer_host, settings.security, serves_clients=False)
-    checkpoints = await asyncio.to_thread(_checkpoints, settings.models, settings.worker)
-    worker = Worker(WorkerId(name), settings.worker, settings.security, checkpoints)
+    store = open_store(settings.worker, name)
+    models = [await describe_model(model, settings.worker, store) for model in settings.models]
+    worker = Worker(WorkerId(name), settings, store, models)
     try:
         await worker.listen()
         await worker.preload()
@@ -72,59 +81,42 @@ async def run_worker(settings: Settings, join_url: str, name: str) -> None:
         await worker.close()
 
 
-def _checkpoints(models: Sequence[ModelSettings], worker: WorkerSettings) -> list[Checkpoint]:
-    return [_checkpoint(model, worker) for model in models]
-
-
-def _checkpoint(model: ModelSettings, worker: WorkerSettings) -> Checkpoint:
-    options: dict[str, object] = dict(model.options)
-    if model.chat_template is not None:
-        options["chat_template"] = model.chat_template
-    info = describe(model.engine, model.name, model.path, worker.slots, worker.context_tokens, options)
-
-    def load() -> Engine:
-        return create_engine(
-            model.engine,
-            name=model.name,
-            path=model.path,
-            slots=worker.slots,
-            context_tokens=worker.context_tokens,
-            threads=worker.threads,
-            prefill_chunk=worker.prefill_chunk,
-            options=options,
-        )
-
-    return Checkpoint(info, load)
-
-
-def _machine_bytes() -> int:
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * DEVICE_SHARE)
-
-
 class Worker:
     """One worker: listens for peers, keeps a link to its head, and starts anew after each loss of it."""
 
     def __init__(
         self,
         name: WorkerId,
-        settings: WorkerSettings,
-        security: SecuritySettings,
-        checkpoints: Sequence[Checkpoint],
+        settings: Settings,
+        store: CheckpointStore,
+        models: Sequence[LocalModel],
     ) -> None:
-        self._settings = settings
-        self._token = security.join_token
+        self._settings = settings.worker
+        self._token = settings.security.join_token
         # Wall-clock nanoseconds: a later life has a larger number, which is all that fencing needs.
         self._me = PeerHello(name, time.time_ns())
-        self._device_bytes = settings.device_bytes or _machine_bytes()
-        self._instances = LocalInstances(checkpoints, self._device_bytes, self._on_step, self._on_change)
+        self._device_bytes = self._settings.device_bytes or machine_bytes(DEVICE_SHARE)
+        self._store = store
+        self._instances = LocalInstances(
+            models, store, self._device_bytes, self._on_step, self._on_change, self._on_progress
+        )
+        self._added = AddedModels(
+            settings.models,
+            lambda model: describe_model(model, self._settings, store),
+            self._instances,
+            self._send,
+        )
+        self._wanted = [
+            (model, configured.preload) for model, configured in zip(models, settings.models, strict=True)
+        ]
         self._peers = Peers(
             self._me,
             self._token,
-            settings.dead_after_s,
+            self._settings.dead_after_s,
             self._send,
             self._on_peer,
             self._on_peer_gone,
-            settings.emulated_bandwidth_bytes_per_s,
+            self._settings.emulated_bandwidth_bytes_per_s,
         )
         self._requests = WorkerRequests(
             self._instances, self._send, self._peers.send, self._peers.has_link, time.monotonic
@@ -153,14 +145,21 @@ class Worker:
         self._peer_port = self._runner.addresses[0][1]
 
     async def preload(self) -> None:
-        """Load the models that fit, in the order of the configuration, so that the first request is quick."""
+        """Bring the models as near as each is to be and fits, in the order of the configuration.
+
+        So the first request is quick.
+        """
         used_bytes = 0
-        for info in self._instances.infos:
-            if used_bytes + info.device_bytes > self._device_bytes:
+        for model, preload in self._wanted:
+            if preload == "dram" and model.file is not None:
+                with self._store.using(model.file):
+                    await self._store.to_dram(model.file, LoadWatch(), may_evict=False)
+            need_bytes = model.info.device_bytes
+            if preload != "device" or used_bytes + need_bytes > self._device_bytes:
                 continue
-            used_bytes += info.device_bytes
+            used_bytes += need_bytes
             loaded: asyncio.Future[Engine | GodwitError] = asyncio.get_running_loop().create_future()
-            self._instances.load(info.name, loaded.set_result)
+            self._instances.load(model.info.name, loaded.set_result)
             result = await loaded
             if isinstance(result, GodwitError):
                 raise result
@@ -187,6 +186,7 @@ class Worker:
         """Stop everything that this worker started."""
         self._preparing.close()
         self._requests.head_gone()
+        await self._added.close()
         await self._peers.close()
         await self._instances.close()
         if self._runner is not None:
@@ -202,6 +202,9 @@ class Worker:
             self._instances.infos,
             self._peer_url(link.local_host),
             self._settings.emulated_bandwidth_bytes_per_s,
+            emulated_tiers(self._settings),
+            dram_bytes(self._settings),
+            self._instances.loading,
         )
         self._link = link
         self._send(hello)
@@ -262,13 +265,10 @@ class Worker:
                 self._instances.load(message.model, lambda _: None)
             case Unload():
                 self._instances.unload(message.model)
-            case AddModel() | RemoveModel():
-                self._send(
-                    ModelRefused(
-                        message.model.name if isinstance(message, AddModel) else message.model,
-                        "not built yet",
-                    )
-                )
+            case AddModel():
+                self._added.add(message)
+            case RemoveModel():
+                self._added.remove(message)
             case Relayed(peer, Abandon()) if self._peers.has_link(peer):
                 # The peer uses its link, so the head speaks for a dead one. What the peer sent comes first.
                 pass
@@ -309,5 +309,8 @@ class Worker:
             if isinstance(event, Failed) and event.model is not None:
                 self._instances.drop_broken(event.model, event.message)
 
-    def _on_change(self, info: ModelInfo, error: str | None) -> None:
-        self._send(ModelChanged(info, error))
+    def _on_change(self, info: ModelInfo, error: str | None, load: LoadRecord | None) -> None:
+        self._send(ModelChanged(info, error, load))
+
+    def _on_progress(self, model: ModelName, tier: Tier, num_bytes: int, total_bytes: int) -> None:
+        self._send(LoadProgress(model, tier, num_bytes, total_bytes))

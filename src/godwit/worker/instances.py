@@ -1,92 +1,120 @@
-"""The models loaded on this worker: loaded in the background, counted by the byte, evicted when idle."""
+"""The models loaded on this worker: loaded in the background, counted by the byte, unloaded when told to.
+
+The scheduler decides what is unloaded for what. Here it is only made sure that no memory is promised twice.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import structlog
 from msgspec.structs import replace
 
-from godwit.errors import GodwitError, ModelLoadError
+from godwit.errors import ConflictError, GodwitError, ModelLoadError
 from godwit.ports import Engine, EngineEvent
-from godwit.types import ModelInfo, ModelName
+from godwit.types import LoadRecord, ModelInfo, ModelName, Tier
+from godwit.worker.models import LocalModel
+from godwit.worker.progress import LoadWatch
+from godwit.worker.store import CheckpointStore, StoredFile
 
 CLOSE_S = 30.0
+LOOK_EVERY_S = 0.01
+# Tells the head that a model is loaded after all, which it could take for old news without a record.
+STAYS = LoadRecord(Tier.DEVICE, 0, 0.0, 0.0)
 Done = Callable[[Engine | GodwitError], None]
+OnChange = Callable[[ModelInfo, str | None, LoadRecord | None], None]
+OnProgress = Callable[[ModelName, Tier, int, int], None]
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A model that this worker can load: what it is, and the blocking call that loads it."""
-
-    info: ModelInfo
-    load: Callable[[], Engine]
-
-
 class LocalInstances:
-    """Implements `ports.Instances`. `on_step` and `on_change` are called in the event loop."""
+    """Implements `ports.Instances`. `on_step`, `on_change` and `on_progress` are called in the event loop."""
 
     def __init__(
         self,
-        checkpoints: Iterable[Checkpoint],
+        models: Iterable[LocalModel],
+        store: CheckpointStore,
         device_bytes: int,
         on_step: Callable[[Sequence[EngineEvent]], None],
-        on_change: Callable[[ModelInfo, str | None], None],
+        on_change: OnChange,
+        on_progress: OnProgress = lambda *_: None,
     ) -> None:
-        self._checkpoints = {checkpoint.info.name: checkpoint for checkpoint in checkpoints}
+        self._models = {model.info.name: model for model in models}
+        self._store = store
         self._device_bytes = device_bytes
         self._on_step = on_step
         self._on_change = on_change
-        self._engines: dict[ModelName, Engine] = {}  # least recently used first
+        self._on_progress = on_progress
+        self._engines: dict[ModelName, Engine] = {}
         self._loading: dict[ModelName, list[Done]] = {}
         self._loads: set[asyncio.Task[None]] = set()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._leaving: dict[ModelName, asyncio.Task[None]] = {}
+        self._closing: dict[asyncio.Task[None], int] = {}
+        store.on_tier = self._tier_changed
 
     @property
     def infos(self) -> tuple[ModelInfo, ...]:
         """Every model that can be served here, with its state now."""
-        return tuple(
-            replace(c.info, is_loaded=c.info.name in self._engines) for c in self._checkpoints.values()
-        )
+        return tuple(self.info(name) for name in self._models)
+
+    @property
+    def loading(self) -> tuple[ModelName, ...]:
+        """The models of which a load is under way."""
+        return tuple(self._loading)
 
     @property
     def engines(self) -> Sequence[Engine]:
         return list(self._engines.values())
 
+    def has(self, model: ModelName) -> bool:
+        """Whether this worker can serve `model`."""
+        return model in self._models
+
+    def info(self, model: ModelName) -> ModelInfo:
+        """A model of this worker, with its state now."""
+        one = self._models[model]
+        info = replace(one.info, is_loaded=model in self._engines)
+        if one.file is None:
+            return info
+        return replace(info, tier=one.file.tier, checkpoint_bytes=one.file.num_bytes or info.checkpoint_bytes)
+
     def get(self, model: ModelName) -> Engine | None:
-        """The engine that serves `model`, None where it is not loaded."""
-        engine = self._engines.pop(model, None)
-        if engine is not None:
-            self._engines[model] = engine
-        return engine
+        """The engine that serves `model`, None where it is not loaded, or about to be unloaded."""
+        return None if model in self._leaving else self._engines.get(model)
 
     def load(self, model: ModelName, done: Done) -> None:
-        """Load `model`, evicting idle models if its bytes need it; concurrent loads of one model are one."""
+        """Load `model`, or keep it if its unload is pending; concurrent loads of one model are one."""
         loop = asyncio.get_running_loop()
-        if (engine := self.get(model)) is not None:
+        if (leaving := self._leaving.pop(model, None)) is not None:
+            leaving.cancel()
+            _log.info("kept", model=model)
+        if (engine := self._engines.get(model)) is not None:
+            self._on_change(self.info(model), None, STAYS)
             loop.call_soon(done, engine)
             return
         if model in self._loading:
             self._loading[model].append(done)
             return
         try:
-            self._make_room(model)
+            self._check_room(model)
         except GodwitError as error:
-            if model in self._checkpoints:
-                self._on_change(self._info(model), error.message)
+            if model in self._models:
+                self._on_change(self.info(model), error.message, None)
             loop.call_soon(done, error)
             return
         self._loading[model] = [done]
-        task = asyncio.create_task(self._load(self._checkpoints[model]))
+        task = asyncio.create_task(self._load(self._models[model]))
         self._loads.add(task)
         task.add_done_callback(self._loads.discard)
 
     def unload(self, model: ModelName) -> None:
-        """Drop the instance if it serves nothing; harmless where it is not loaded."""
+        """Drop the instance as soon as it serves nothing; it takes nothing new until then."""
         engine = self._engines.get(model)
-        if engine is not None and engine.free_slots == engine.slots:
+        if engine is None or model in self._leaving:
+            return
+        if _is_idle(engine):
             self._drop(model)
+        else:
+            self._leaving[model] = asyncio.create_task(self._drop_when_idle(model, engine))
 
     def drop_broken(self, model: ModelName, error: str) -> None:
         """Drop an instance whose engine has failed, and say so."""
@@ -94,75 +122,159 @@ class LocalInstances:
             _log.error("engine failed", model=model, error=error)
             self._drop(model)
 
+    def add(self, model: LocalModel) -> None:
+        """Serve one more model, whose name is new."""
+        self._models[model.info.name] = model
+
+    async def remove(self, model: ModelName) -> None:
+        """Forget a model, unloading it first; ConflictError where it is being loaded or serves requests."""
+        engine = self._engines.get(model)
+        if model in self._loading:
+            raise ConflictError(f"{model} is being loaded: remove it once that is over")
+        if engine is not None and not _is_idle(engine):
+            raise ConflictError(f"{model} serves requests: let them end, or move them away, then remove it")
+        if engine is not None:
+            self._drop(model)
+        file = self._models.pop(model).file
+        if file is not None and not self._models_of(file):
+            await self._store.forget(file)
+
     async def close(self) -> None:
-        """Stop all engines; returns when their threads have ended."""
+        """Stop all loads and engines; returns when their threads have ended."""
+        for task in (*self._loads, *self._leaving.values()):
+            task.cancel()
         while self._loads or self._engines or self._closing:
             for model in list(self._engines):
                 self._drop(model)
-            await asyncio.wait(self._loads | self._closing)
+            await asyncio.wait({*self._loads, *self._closing})
+        await self._store.close()
 
-    def _info(self, model: ModelName) -> ModelInfo:
-        return replace(self._checkpoints[model].info, is_loaded=model in self._engines)
+    # --- memory ---------------------------------------------------------------------------------------------
 
-    def _used_bytes(self) -> int:
-        names = {*self._engines, *self._loading}
-        return sum(self._checkpoints[name].info.device_bytes for name in names)
+    def _bytes_of(self, models: Iterable[ModelName]) -> int:
+        return sum(self._models[model].info.device_bytes for model in models)
 
-    def _make_room(self, model: ModelName) -> None:
-        if model not in self._checkpoints:
-            known = ", ".join(sorted(self._checkpoints)) or "none"
+    def _check_room(self, model: ModelName) -> None:
+        """Whether it fits, once what is about to be unloaded is gone."""
+        if model not in self._models:
+            known = ", ".join(sorted(self._models)) or "none"
             raise ModelLoadError(f"this worker has no model {model!r}; it has: {known}")
-        need = self._checkpoints[model].info.device_bytes
-        idle = [name for name, engine in self._engines.items() if engine.free_slots == engine.slots]
-        while self._used_bytes() + need > self._device_bytes and idle:
-            self._drop(idle.pop(0))
-        if self._used_bytes() + need > self._device_bytes:
+        stays = {*self._engines, *self._loading} - {*self._leaving, model}
+        need, used = self._bytes_of([model]), self._bytes_of(stays)
+        if used + need > self._device_bytes:
             raise ModelLoadError(
-                f"{model} needs {need / 1e6:.0f} MB, and {self._used_bytes() / 1e6:.0f} of "
+                f"{model} needs {need / 1e6:.0f} MB, and {used / 1e6:.0f} of "
                 f"{self._device_bytes / 1e6:.0f} MB are in use: lower worker.slots or worker.context_tokens, "
                 "or raise worker.device_bytes"
             )
 
-    async def _load(self, checkpoint: Checkpoint) -> None:
-        model = checkpoint.info.name
+    async def _wait_for_memory(self, model: ModelName) -> None:
+        """What is being unloaded counts as free from the start, but a load must come after its end."""
         loop = asyncio.get_running_loop()
+        end_s = loop.time() + CLOSE_S
+        while self._held_bytes() > self._device_bytes:
+            going = {*self._leaving.values(), *self._closing}
+            self._check_room(model)
+            await asyncio.wait(going, timeout=end_s - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+            if loop.time() >= end_s:
+                raise ModelLoadError(
+                    f"an engine that was closed holds its memory still, {CLOSE_S:.0f} s after"
+                )
+
+    def _held_bytes(self) -> int:
+        return self._bytes_of({*self._engines, *self._loading}) + sum(self._closing.values())
+
+    # --- loading and unloading ------------------------------------------------------------------------------
+
+    async def _load(self, model: LocalModel) -> None:
+        name = model.info.name
         result: Engine | GodwitError
+        record: LoadRecord | None = None
         try:
-            await self._wait_for_memory()
-            result = await asyncio.to_thread(checkpoint.load)
+            await self._wait_for_memory(name)
+            result, record = await self._bring(model)
         except GodwitError as error:
             result = error
         except Exception as error:  # a file's content decides what fails here; whoever waits must hear of it
-            _log.exception("load failed", model=model)
-            result = ModelLoadError(f"{model} cannot be loaded: {error}")
-        waiting = self._loading.pop(model)
+            _log.exception("load failed", model=name)
+            result = ModelLoadError(f"{name} cannot be loaded: {error}")
+        waiting = self._loading.pop(name)
         if isinstance(result, GodwitError):
-            self._on_change(self._info(model), result.message)
+            self._on_change(self.info(name), result.message, None)
         else:
-
-            def on_step(events: Sequence[EngineEvent]) -> None:
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(self._on_step, events)
-
-            result.start(on_step)
-            self._engines[model] = result
-            _log.info("loaded", model=model)
-            self._on_change(self._info(model), None)
+            self._start(name, result)
+            _log.info("loaded", model=name)
+            self._on_change(self.info(name), None, record)
         for done in waiting:
             done(result)
 
-    async def _wait_for_memory(self) -> None:
-        """What closes counts as free from the start, but a load that relies on it must come after its end."""
-        if not self._closing:
-            return
-        _, late = await asyncio.wait(self._closing, timeout=CLOSE_S)
-        if late:
-            raise ModelLoadError(f"an engine that was closed holds its memory still, {CLOSE_S:.0f} s after")
+    async def _bring(self, model: LocalModel) -> tuple[Engine, LoadRecord]:
+        name = model.info.name
+        watch = LoadWatch(lambda *moved: self._on_progress(name, *moved))
+        if model.file is None:
+            return await _create(model), watch.record(0)
+        async with self._store.to_device(model.file, watch):
+            engine = await _create(model)
+        return engine, watch.record(model.file.num_bytes)
+
+    def _start(self, model: ModelName, engine: Engine) -> None:
+        loop = asyncio.get_running_loop()
+
+        def on_step(events: Sequence[EngineEvent]) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._on_step, events)
+
+        engine.start(on_step)
+        self._engines[model] = engine
+
+    async def _drop_when_idle(self, model: ModelName, engine: Engine) -> None:
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                while not _is_idle(engine):  # noqa: ASYNC110 -- an engine says nothing when a slot is freed
+                    await asyncio.sleep(LOOK_EVERY_S)
+        except TimeoutError:
+            _log.warning("stays loaded: it still serves requests", model=model, after_s=CLOSE_S)
+            del self._leaving[model]
+            self._on_change(self.info(model), None, STAYS)
+        else:
+            self._drop(model)
 
     def _drop(self, model: ModelName) -> None:
         engine = self._engines.pop(model)
+        if (leaving := self._leaving.pop(model, None)) is not asyncio.current_task() and leaving is not None:
+            leaving.cancel()
         _log.info("unloaded", model=model)
-        task = asyncio.create_task(asyncio.to_thread(engine.close))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-        self._on_change(self._info(model), None)
+        task = asyncio.create_task(self._close(engine, self._models[model].file))
+        self._closing[task] = self._bytes_of([model])
+        task.add_done_callback(self._closing.pop)
+        self._on_change(self.info(model), None, None)
+
+    async def _close(self, engine: Engine, file: StoredFile | None) -> None:
+        await asyncio.to_thread(engine.close)
+        if file is not None:
+            await self._store.left_device(file)
+
+    def _models_of(self, file: StoredFile) -> list[ModelName]:
+        return [name for name, model in self._models.items() if model.file is file]
+
+    def _tier_changed(self, file: StoredFile) -> None:
+        """Tell the head, but of a model that is being loaded only when that is over: it would look over."""
+        for name in self._models_of(file):
+            if name not in self._loading:
+                self._on_change(self.info(name), None, None)
+
+
+def _is_idle(engine: Engine) -> bool:
+    return engine.free_slots == engine.slots
+
+
+async def _create(model: LocalModel) -> Engine:
+    """The engine, made in a thread; one whose load was cancelled meanwhile is closed again."""
+    making = asyncio.ensure_future(asyncio.to_thread(model.create))
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        await asyncio.wait([making])
+        if making.exception() is None:
+            await asyncio.to_thread(making.result().close)
+        raise
