@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from godwit.client import AdminClient, ClusterStatus
-from godwit.config import Settings
+from godwit.config import ModelSettings, Settings
 from godwit.errors import GodwitError
 from godwit.head import run_head
 from godwit.processes import WorkerProcess, start_worker, stop_all
@@ -26,10 +26,14 @@ class StartError(GodwitError):
 
 
 class Site(Struct, frozen=True):
-    """Where a worker runs: `worker` replaces some of its settings, `prefix` stands before its command."""
+    """Where a worker runs: `worker` replaces some of its settings, `prefix` stands before its command.
+
+    `models` are those that it serves, None: all of the cluster's, from the same files.
+    """
 
     worker: Mapping[str, Any] = {}
     prefix: tuple[str, ...] = ()
+    models: tuple[ModelSettings, ...] | None = None
 
 
 class LocalCluster:
@@ -87,7 +91,11 @@ class LocalCluster:
         """Start a worker's process, or a new life of one that has ended; returns before it has joined."""
         self._started_ns[name] = time.time_ns()
         site = self._sites.get(name, Site())
-        settings = replace(self.settings, worker=replace(self.settings.worker, **site.worker))
+        settings = replace(
+            self.settings,
+            worker=replace(self.settings.worker, **site.worker),
+            models=self.settings.models if site.models is None else site.models,
+        )
         log = self.logs / f"{name}.log"
         self.workers[name] = await start_worker(name, self.url, settings, log, site.prefix)
 
