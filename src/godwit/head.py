@@ -112,7 +112,7 @@ def _control(settings: Settings, hub: "Hub", metrics: RouterMetrics, records: de
         wake=hub.wake,
         new_move=lambda: MoveId(f"move-{uuid.uuid4().hex[:12]}"),
         new_scheduler=lambda: Scheduler(policy, times, limits, random.random),
-        policy=policy,
+        policy=head.policy,
         recorder=Recorder(times, EventLog(head.max_events), time.monotonic),
         limits=HeadLimits(
             head.max_queued,

@@ -91,7 +91,7 @@ class World:
             limits=HeadLimits(max_failovers=max_failovers, prepare_timeout_s=PREPARE_TIMEOUT_S),
             move_limits=LIMITS,
             placement_timeout_s=PLACEMENT_TIMEOUT_S,
-            policy=POLICIES["availability"],
+            policy="availability",
             recorder=Recorder(times, EventLog(100), lambda: self.now),
             on_record=self.records.append,
             now=lambda: self.now,

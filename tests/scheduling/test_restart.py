@@ -78,7 +78,7 @@ class Head:
             limits=HeadLimits(),
             move_limits=MoveLimits(),
             placement_timeout_s=10.0,
-            policy=availability,
+            policy="availability",
             recorder=Recorder(times, EventLog(100), lambda: 0.0),
             on_record=lambda _: None,
             now=lambda: 0.0,

@@ -28,7 +28,6 @@ from godwit.scheduling import events
 from godwit.scheduling.catalog import Answers, Catalog
 from godwit.scheduling.explain import Explanation, explain
 from godwit.scheduling.observations import observation
-from godwit.scheduling.policies import Policy
 from godwit.scheduling.recorder import Recorder
 from godwit.scheduling.scheduler import Scheduler
 from godwit.scheduling.view import ClusterView
@@ -85,7 +84,7 @@ class Control:
     placement_timeout_s: float
     on_record: Callable[[MoveRecord], None]
     now: Clock
-    policy: Policy
+    policy: str
     recorder: Recorder
     costs: MoveCosts = field(default_factory=MoveCosts)
     method: str = Method.TOKENS

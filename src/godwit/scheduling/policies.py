@@ -144,9 +144,10 @@ def _quickest_clearing(
             full.append((sum(loading_s(view, worker, state.info)), worker.id))
     places = Places(view, exclude)
     for load_s, name in sorted(full):
-        best_s = float("inf") if best is None else best.seconds
-        if load_s > best_s:
+        # At equal times, one that disturbs nobody is better than any that is still to come.
+        if best is not None and (load_s, True) > (best.seconds, bool(best.victims)):
             break
+        best_s = float("inf") if best is None else best.seconds
         choice = clear(places, view.workers[name], model, best_s)
         if choice is not None:
             best = choice if best is None else _soonest(view, (best, choice))
