@@ -46,7 +46,7 @@ class Scene(Struct, frozen=True):
     device_models: int = 1
     dram_models: int = 3
     slots: int = 2
-    context_tokens: int = 512
+    context_tokens: int = 768
     emulated: Emulated = Emulated()
 
     @property
