@@ -16,7 +16,7 @@ MAX_PROBLEMS = 10
 
 
 class Answer(Struct, frozen=True):
-    """One request as its client saw it: seconds from its arrival to each token; no `problem` where it is whole."""
+    """One request as its client saw it: seconds from its arrival to each token; no `problem`: it is whole."""
 
     request: str
     times_s: tuple[float, ...]

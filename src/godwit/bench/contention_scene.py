@@ -1,4 +1,4 @@
-"""The scene of `godwit bench contention`: few devices, more models, bursts of requests, and whose file is where."""
+"""The scene of `godwit bench contention`: few devices, many models, bursts of requests, and where files are."""
 
 import shutil
 import tempfile
