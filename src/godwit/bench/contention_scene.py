@@ -1,4 +1,4 @@
-"""The scene of `godwit bench contention`: few devices, many models, bursts of requests, and where files are."""
+"""The scene of `godwit bench contention`: few devices, many models, bursts of requests, all files."""
 
 import shutil
 import tempfile
