@@ -13,7 +13,8 @@ from godwit.config import MoveMethod, is_loopback
 from godwit.errors import BadRequestError, GodwitError, UnauthorizedError
 from godwit.protocol.entry import Entry, MoveRecord, Moving
 from godwit.runtime.doors import is_from_web_page, shows_key
-from godwit.scheduling.control import Control, Member, Outcome
+from godwit.scheduling.control import Control, Outcome
+from godwit.scheduling.member import Member
 from godwit.types import RequestId, WorkerId
 
 T = TypeVar("T")

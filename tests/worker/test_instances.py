@@ -258,8 +258,8 @@ def test_loads_are_recorded_with_the_tier_that_they_came_from(tmp_path: Path) ->
         assert [record.num_bytes for record in rig.records] == [MB, MB, MB, MB, 0]
         # The last one before b's load ends is that a has left memory for it.
         assert rig.tiers[:7] == [("a", "dram")] * 4 + [("a", "ssd"), ("b", "dram"), ("b", "dram")]
-        assert store.in_place(tmp_path / "a").num_instances == 0
         await rig.instances.close()
+        assert store.in_place(tmp_path / "a").num_instances == 0
 
     asyncio.run(scenario())
 

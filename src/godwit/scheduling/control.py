@@ -27,6 +27,7 @@ from godwit.protocol.model_messages import (
 from godwit.scheduling import events
 from godwit.scheduling.catalog import Answers, Catalog
 from godwit.scheduling.explain import Explanation, explain
+from godwit.scheduling.member import Member
 from godwit.scheduling.observations import observation
 from godwit.scheduling.recorder import Recorder
 from godwit.scheduling.scheduler import Scheduler
@@ -44,19 +45,6 @@ from godwit.types import (
 )
 
 Outcome = MoveRecord | GodwitError
-
-
-@dataclass(slots=True)
-class Member:
-    """A connected worker: what it said of itself, its models now, loads under way and how far they are, and
-    its drain if there is one."""
-
-    hello: Hello
-    models: dict[ModelName, ModelInfo]
-    loading: set[ModelName] = field(default_factory=set)
-    progress: dict[ModelName, LoadProgress] = field(default_factory=dict)
-    is_draining: bool = False
-    drain_deadline_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -224,31 +212,39 @@ class Control:
             raise ConflictError(f"{name} serves requests; wait for them to end, then remove it")
         if any(name in member.loading for member in self.members.values()):
             raise ConflictError(f"{name} is being loaded; wait for that to end, then remove it")
-        self.catalog.remove(name, self.members, done)
-        for worker, member in self.members.items():
-            if member.models.pop(name, None) is not None:
-                self._events.append(events.ModelRemoved(worker, name))
+        known = {w: member.models[name] for w, member in self.members.items() if name in member.models}
+
+        def over(answers: Answers) -> None:
+            for worker, problem in answers.items():
+                if problem is not None and worker in known and worker in self.members:
+                    self._model_changed(worker, ModelChanged(known[worker]))
+            done(answers)
+
+        self.catalog.remove(name, self.members, over)
+        # First of all nothing new goes there.
+        for worker in known:
+            del self.members[worker].models[name]
+            self._events.append(events.ModelRemoved(worker, name))
         self._pump()
 
     def pin(self, name: ModelName, is_pinned: bool) -> None:
-        """Let no instance of a model be evicted, or let them again; NotFoundError where nobody has it."""
-        if (
-            not any(name in member.models for member in self.members.values())
-            and name not in self.catalog.pinned
-        ):
-            known = ", ".join(sorted(info.name for info in self.models())) or "none"
-            raise NotFoundError(f"no server has the model {name!r}; models: {known}")
+        """Let no instance of a model be evicted, or let them again; ModelNotFoundError."""
+        if name not in self.catalog.pinned:
+            self._check_model(name)
         (self.catalog.pinned.add if is_pinned else self.catalog.pinned.discard)(name)
         self._events.append(events.ModelPinned(name, is_pinned))
         self._pump()
 
     def explain(self, model: ModelName) -> Explanation:
         """Where a request of the model would start now, and why; nothing is done. ModelNotFoundError."""
-        view = self.view()
-        if model not in view.holders:
-            known = ", ".join(sorted(view.holders)) or "none"
+        self._check_model(model)
+        return explain(self.view(), model, self.policy)
+
+    def _check_model(self, model: ModelName) -> None:
+        names = {info.name for info in self.models()}
+        if model not in names:
+            known = ", ".join(sorted(names)) or "none"
             raise ModelNotFoundError(f"no server has the model {model!r}; models: {known}")
-        return explain(view, model, self.policy)
 
     def restart_scheduler(self) -> None:
         """Replace the scheduler by a new one that knows only what workers and journals tell."""
