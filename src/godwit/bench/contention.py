@@ -27,6 +27,7 @@ from godwit.streams import TimedStream, follow
 PROGRESS_S = 10.0
 # After the last arrival; whoever is not answered by then counts as an error.
 DRAIN_S = 600.0
+DECISIONS = "decisions.jsonl"
 KINDS = {"loading": "load", "resume": "resume"}
 
 
@@ -38,7 +39,10 @@ async def run_contention(
     progress: Callable[[str], None],
     logs: Path | None = None,
 ) -> ContentionReport:
-    """Run every policy on a cluster of its own; `progress` gets a line now and then."""
+    """Run every policy on a cluster of its own; `progress` gets a line now and then.
+
+    In `logs`, a folder for each policy has the workers' output and the head's decisions.
+    """
     asks = make_asks(load, stage.scene.models, questions)
     rows = {}
     for policy in policies:
@@ -59,15 +63,18 @@ async def _run(
         sites=stage.sites(),
     )
     async with cluster:
-        last = max((event.seq for event in await _log(cluster.admin, 0)), default=0)
         clients = _Clients(cluster.url, asks, lambda text: progress(f"{policy}: {text}"))
         await clients.run()
-        log = await _log(cluster.admin, last)
+        log = [line async for line in cluster.admin.events()]
         estimators = await _estimators(cluster.admin)
     answers = [
         _answer(ask, stream, clients.started_s) for ask, stream in zip(asks, clients.streams, strict=True)
     ]
-    row = make_row(answers, log, estimators, clients.drain_s)
+    row = make_row(
+        answers, [msgspec.json.decode(line, type=Event) for line in log], estimators, clients.drain_s
+    )
+    if logs is not None:
+        await asyncio.to_thread((logs / policy / DECISIONS).write_bytes, b"".join(log))
     progress(
         f"{policy}: startup P50 {row.startup_p50_s:.2f} s, P99 {row.startup_p99_s:.2f} s, {row.moves} moves, "
         f"{row.kills} kills, {row.errors} errors"
@@ -131,14 +138,6 @@ def _answer(ask: Ask, stream: TimedStream, started_s: float) -> Answer:
         problem = f"{len(stream.ids)} of {ask.max_tokens} tokens"
     asked_s = started_s + ask.at_s
     return Answer(stream.request, tuple(at_s - asked_s for at_s in stream.times_s), problem)
-
-
-class _LogLine(Event, frozen=True):
-    seq: int = 0
-
-
-async def _log(admin: AdminClient, since: int) -> list[_LogLine]:
-    return [msgspec.json.decode(line, type=_LogLine) async for line in admin.events(since)]
 
 
 class _Report(msgspec.Struct, frozen=True):
