@@ -33,7 +33,7 @@ class Saved(NamedTuple):
     workers: dict[WorkerId, WorkerView]
     running: dict[RequestId, Running]
     moves: dict[RequestId, Moving]
-    promises: list[Place]
+    promises: dict[RequestId, Place]
     claims: dict[Place, frozenset[ModelName]]
     evicted: set[Place]
 
@@ -51,10 +51,12 @@ class Ledger:
         self._holders: dict[ModelName, dict[WorkerId, None]] = {}
         self._running: dict[RequestId, Running] = {}
         self._moves: dict[RequestId, Moving] = {}
-        self._promises: list[Place] = []
+        self._promises: dict[RequestId, Place] = {}
         self._claims: dict[Place, frozenset[ModelName]] = {}
         self._evicted: set[Place] = set()
         self._pinned: set[ModelName] = set()
+        self._eased: set[WorkerId] = set()
+        self._stirred: set[ModelName] = set()
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -97,6 +99,20 @@ class Ledger:
         known = self._workers.get(worker)
         return None if known is None else known.models.get(model)
 
+    def take_stirred(self, waiting: Iterable[ModelName]) -> list[ModelName]:
+        """Those of the models that wait for which something may be possible now that was not before: one of
+        their workers has had a slot or memory freed since this was last asked, or it was said of them."""
+        eased = [self._workers[name].models for name in self._eased if name in self._workers]
+        found = [
+            model for model in waiting if model in self._stirred or any(model in models for models in eased)
+        ]
+        self._eased, self._stirred = set(), set()
+        return found
+
+    def stir(self, model: ModelName) -> None:
+        """Have a model that waits looked at again."""
+        self._stirred.add(model)
+
     def num_moves(self, worker: WorkerId) -> tuple[int, int]:
         """How many moves have the worker as source, and as destination."""
         out = sum(
@@ -122,6 +138,7 @@ class Ledger:
             known = known.with_model(state)
             self._holders.setdefault(info.name, {})[event.worker] = None
         self._workers[event.worker] = known
+        self._eased.add(event.worker)
         for placed in event.running:
             self.start(placed, event.worker)
         for placed in event.incoming:
@@ -132,7 +149,10 @@ class Ledger:
         known = self._workers.pop(worker, None)
         for model in () if known is None else known.models:
             self._forget_holder(worker, model)
-        self._promises = [promise for promise in self._promises if promise.worker != worker]
+        for request, promise in list(self._promises.items()):
+            if promise.worker == worker:
+                del self._promises[request]
+                self.stir(promise.model)
         self._claims = {place: victims for place, victims in self._claims.items() if place.worker != worker}
         self._evicted = {place for place in self._evicted if place.worker != worker}
         for request in [request for request, place in self._running.items() if place.worker == worker]:
@@ -142,7 +162,8 @@ class Ledger:
                 self._moves[request] = replace(move, is_reserved=False)
 
     def drain(self, worker: WorkerId) -> None:
-        """Give the worker nothing new from here on."""
+        """Give the worker nothing new from here on; what was promised there is not any more."""
+        self._break_promises(worker)
         self._workers[worker] = replace(self._workers[worker], is_draining=True)
 
     def set_model(self, worker: WorkerId, info: ModelInfo, *, is_load_over: bool) -> None:
@@ -165,6 +186,9 @@ class Ledger:
             self._evicted.discard(place)
         is_loading = state.is_loading and not is_load_over and not info.is_loaded
         self._workers[worker] = known.with_model(replace(state, info=info, is_loading=is_loading))
+        self._eased.add(worker)
+        if is_load_over and not info.is_loaded:
+            self._break_promises(worker, info.name)
         self._holders.setdefault(info.name, {})[worker] = None
 
     def remove_model(self, worker: WorkerId, model: ModelName) -> None:
@@ -184,6 +208,7 @@ class Ledger:
         (self._pinned.add if is_pinned else self._pinned.discard)(model)
         for worker in self._holders.get(model, ()):
             self._change(Place(worker, model), is_pinned=is_pinned)
+            self._eased.add(worker)
 
     def load(self, worker: WorkerId, model: ModelName, ready_at_s: float) -> None:
         """Book the memory of a model that is to be loaded now."""
@@ -198,6 +223,7 @@ class Ledger:
         place = Place(worker, model)
         self._change(place, info=replace(state.info, is_loaded=False), is_leaving=False)
         self._evicted.add(place)
+        self._eased.add(worker)
 
     # --- claims ---------------------------------------------------------------------------------------------
 
@@ -229,6 +255,7 @@ class Ledger:
             self._change(Place(place.worker, victim), is_leaving=False)
         self._change(place, is_coming=False)
         self._count_claims(place.worker)
+        self._eased.add(place.worker)
 
     # --- requests -------------------------------------------------------------------------------------------
 
@@ -268,6 +295,7 @@ class Ledger:
             return None
         if move.is_reserved:
             self._count(Place(move.destination, move.model), num_reserved=-1)
+            self._eased.add(move.destination)
         if worker is None:
             if (place := self._running.get(request)) is not None:
                 self._put(replace(place, is_moving=False))
@@ -279,16 +307,26 @@ class Ledger:
             self.start(Placed(request, move.model, num_tokens), worker)
         return move
 
-    def promise(self, worker: WorkerId, model: ModelName) -> None:
-        """Keep a slot of a loading model for a request that waits."""
+    def promise(self, request: RequestId, worker: WorkerId, model: ModelName) -> None:
+        """Keep a slot of a model that is loading or coming for a request that waits."""
         self._count(Place(worker, model), num_promised=1)
-        self._promises.append(Place(worker, model))
+        self._promises[request] = Place(worker, model)
 
-    def drop_promises(self) -> None:
-        """Give all promised slots back; whoever still waits is promised one anew, in order."""
-        for promise in self._promises:
+    def release(self, request: RequestId) -> None:
+        """Give a promised slot back, if there is one."""
+        if (promise := self.suspend(request)) is not None:
+            self._eased.add(promise.worker)
+
+    def suspend(self, request: RequestId) -> Place | None:
+        """Give a promised slot back for a moment, to be promised anew or `resume`d; None: there was none."""
+        if (promise := self._promises.pop(request, None)) is not None:
             self._count(promise, num_promised=-1)
-        self._promises = []
+        return promise
+
+    def resume(self, request: RequestId, promise: Place) -> None:
+        """The moment is over: what was not promised anew is free for others."""
+        if self._promises.get(request) != promise:
+            self._eased.add(promise.worker)
 
     # --- bookings that come to nothing ----------------------------------------------------------------------
 
@@ -298,7 +336,7 @@ class Ledger:
             dict(self._workers),
             dict(self._running),
             dict(self._moves),
-            list(self._promises),
+            dict(self._promises),
             dict(self._claims),
             set(self._evicted),
         )
@@ -317,6 +355,12 @@ class Ledger:
         self._change(Place(place.worker, place.model), running=(*others, place), used_at_s=self.now)
         self._running[place.request] = place
 
+    def _break_promises(self, worker: WorkerId, model: ModelName | None = None) -> None:
+        for request, promise in list(self._promises.items()):
+            if promise.worker == worker and model in (None, promise.model):
+                self.release(request)
+                self.stir(promise.model)
+
     def _take_away(self, request: RequestId) -> bool:
         place = self._running.pop(request, None)
         if place is None:
@@ -324,6 +368,7 @@ class Ledger:
         state = self._state(Place(place.worker, place.model))
         left = tuple(one for one in state.running if one.request != request)
         self._change(Place(place.worker, place.model), running=left, used_at_s=self.now)
+        self._eased.add(place.worker)
         return True
 
     def _reserve(self, request: RequestId, move: Moving) -> None:

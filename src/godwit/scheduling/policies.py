@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from godwit.errors import ConfigError
 from godwit.scheduling.choices import Choice, Step, Victim
-from godwit.scheduling.startup import fit, loading_s, refusal, remaining_s
+from godwit.scheduling.startup import fit, has_free_slot, loading_s, refusal, remaining_s
 from godwit.scheduling.victims import Clear, Places, clear_by_ending, clear_by_killing, clear_by_moving
 from godwit.scheduling.view import ClusterView, WorkerView
 from godwit.types import ModelName, WorkerId
@@ -36,7 +36,10 @@ Policy = Callable[[ClusterView, ModelName, frozenset[WorkerId]], Choice | None]
 
 def free_slot(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
     """A free slot of a loaded instance, on the least loaded worker that has one."""
-    return _start(view, _fits(view, model, exclude))
+    holders = _holders(view, model, exclude)
+    free = ((worker.load, worker.id) for worker in holders if has_free_slot(worker, worker.models[model]))
+    best = min(free, default=None)
+    return None if best is None else Choice(best[1], Step.START)
 
 
 def availability(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:

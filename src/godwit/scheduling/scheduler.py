@@ -47,6 +47,9 @@ from godwit.scheduling.view import ClusterView, Times
 from godwit.scheduling.waiting import Waiting, WaitingLines
 from godwit.types import ModelName, RequestId, WorkerId
 
+MAX_STIRRED = 16
+"""Models that wait and are looked at again at each tick, although nothing has changed where they are."""
+
 
 class SchedulerSettings(Struct, frozen=True):
     """Limits of a drain; an instance that is idle for `keep_alive_s` is unloaded, None: never for that.
@@ -84,23 +87,19 @@ class Scheduler:
         self._clearing = Clearing(self._ledger, times)
         self._drains = Drains(self._ledger, times, settings.drains)
         self._models: set[ModelName] = set()
+        self._num_stirred = 0
 
     def handle(self, event: Event, now: float) -> list[Decision]:
         """What to do about `event`, in order; decisions for one worker must reach it in this order."""
         self._ledger.now = now
-        self._ledger.drop_promises()
         decisions = self._take(event)
         decisions += self._drains.interrupts(now)
         while (move := self._drains.next_move(now)) is not None:
             decisions += self._clearing.move(move[0], move[1], "drain")
         decisions += self._clearing.advance()
-        lines = self._lines.by_age()
-        # Free slots first: nobody evicts an idle instance that somebody else waits for.
-        for line in lines:
-            decisions += self._place(line, self._free_slot)
-        for line in lines:
-            decisions += self._place([one for one in line if self._lines.is_waiting(one)], self._choose)
-        self._clearing.give_up_unwanted()
+        while models := self._ledger.take_stirred(self._lines.models):
+            decisions += self._place_all(models)
+            self._clearing.give_up_unwanted()
         decisions += self._drains.emptied()
         return decisions
 
@@ -128,8 +127,7 @@ class Scheduler:
             case RequestAccepted(request, num_tokens):
                 self._ledger.accepted(request, num_tokens)
             case RequestEnded(request):
-                self._lines.forget(request)
-                self._clearing.forget(request)
+                self._forget(request)
                 self._ledger.end(request)
             case PlacementFailed():
                 self._placement_failed(event)
@@ -168,7 +166,17 @@ class Scheduler:
         if model in self._ledger.holders:
             return []
         self._models.discard(model)
-        return [self._no_model(one.request, model) for one in self._lines.forget_all(model)]
+        gone = self._lines.waiting(model)
+        for one in gone:
+            self._forget(one.request)
+        return [self._no_model(one.request, model) for one in gone]
+
+    def _forget(self, request: RequestId) -> None:
+        """The request is over, or nobody can take it."""
+        self._lines.forget(request)
+        self._clearing.forget(request)
+        self._ledger.release(request)
+        self._clearing.give_up_unwanted()
 
     def _no_model(self, request: RequestId, model: ModelName) -> Reject:
         known = ", ".join(sorted(self._models)) or "none"
@@ -179,6 +187,7 @@ class Scheduler:
 
     def _queued(self, event: RequestQueued) -> list[Decision]:
         self._ledger.end(event.request)
+        self._ledger.release(event.request)
         if self._ledger.workers and event.model not in self._models:
             self._lines.forget(event.request)
             return [self._no_model(event.request, event.model)]
@@ -187,6 +196,7 @@ class Scheduler:
         if preempted_from is not None:
             event = replace(event, exclude=event.exclude - {preempted_from})
         self._lines.add(event, self._ledger.now)
+        self._ledger.stir(event.model)
         return []
 
     def _placement_failed(self, event: PlacementFailed) -> None:
@@ -196,19 +206,28 @@ class Scheduler:
             self._lines.step_back(event.request, event.worker, f"{event.worker}: {event.reason}")
 
     def _ticked(self) -> list[Decision]:
-        now = self._ledger.now
-        self._lines.stop_avoiding()
         self._drains.stop_avoiding()
+        for model in self._lines.stop_avoiding():
+            self._ledger.stir(model)
+        self._stir_some()
         decisions: list[Decision] = []
-        for waiting in self._lines.expired(now):
-            self._lines.forget(waiting.request)
-            self._clearing.forget(waiting.request)
+        for waiting in self._lines.expired(self._ledger.now):
+            self._forget(waiting.request)
             decisions.append(Reject(waiting.request, UnavailableError.code, self._why(waiting)))
         if self._keep_alive_s is not None:
             for worker, model in list(idle_for(self._ledger, self._keep_alive_s)):
                 self._ledger.evict(worker, model)
                 decisions.append(Unload(worker, model, f"idle for {self._keep_alive_s:g} s"))
         return decisions
+
+    def _stir_some(self) -> None:
+        """Look again at some models that wait, each in its turn: for them a server may have changed that has
+        not got them, but would take what is in their way; or a move that failed may be tried again."""
+        models = self._lines.models
+        first = self._num_stirred % max(1, len(models))
+        for model in (models[first:] + models[:first])[:MAX_STIRRED]:
+            self._ledger.stir(model)
+        self._num_stirred += MAX_STIRRED
 
     def _why(self, waiting: Waiting) -> str:
         if not self._ledger.workers:
@@ -274,6 +293,22 @@ class Scheduler:
     def _view(self) -> ClusterView:
         return self._ledger.view(self._times, self._draw())
 
+    def _place_all(self, models: list[ModelName]) -> list[Decision]:
+        """Place what can be of those who wait for these models.
+
+        Free slots come first: nobody evicts an idle instance that somebody else waits for.
+        """
+        decisions: list[Decision] = []
+        waiting = [one.request for line in self._lines.by_age(models) for one in line]
+        promised = [(request, self._ledger.suspend(request)) for request in waiting]
+        for choose in (self._free_slot, self._choose):
+            for line in self._lines.by_age(models):
+                decisions += self._place(line, choose)
+        for request, promise in promised:
+            if promise is not None:
+                self._ledger.resume(request, promise)
+        return decisions
+
     def _place(self, line: list[Waiting], choose: Callable[[Waiting], Choice | None]) -> list[Decision]:
         decisions: list[Decision] = []
         stuck: list[frozenset[WorkerId]] = []
@@ -324,6 +359,6 @@ class Scheduler:
         elif choice.step is Step.CLEAR:
             decisions = self._clearing.begin(model, choice, f"for {request}: {reason}")
         if decisions is not None:
-            self._ledger.promise(choice.worker, model)
+            self._ledger.promise(request, choice.worker, model)
             self._lines.promise(request, choice.worker)
         return decisions

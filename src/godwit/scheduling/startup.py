@@ -16,15 +16,21 @@ def refusal(worker: WorkerView, state: ModelView) -> str | None:
     return None
 
 
+def has_free_slot(worker: WorkerView, state: ModelView) -> bool:
+    """Whether one more request can start at once."""
+    is_up = state.info.is_loaded and not (state.is_loading or state.is_coming)
+    return is_up and refusal(worker, state) is None
+
+
 def fit(view: ClusterView, worker: WorkerView, model: ModelName) -> Choice | None:
     """How `worker` could take one more request for `model` without touching busy instances; None: not now."""
     state = worker.models.get(model)
     if state is None or refusal(worker, state) is not None:
         return None
+    if has_free_slot(worker, state):
+        return Choice(worker.id, Step.START)
     if state.is_loading or state.is_coming:
         return Choice(worker.id, Step.WAIT_FOR_LOAD, queue_s=remaining_s(view, state))
-    if state.info.is_loaded:
-        return Choice(worker.id, Step.START)
     evict = evictions(worker, state.info.device_bytes)
     if evict is None:
         return None

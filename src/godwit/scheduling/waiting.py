@@ -1,6 +1,7 @@
 """Requests that wait for a slot: first come, first served per model."""
 
 from bisect import insort
+from collections.abc import Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -43,9 +44,19 @@ class WaitingLines:
         self._known: dict[RequestId, Waiting] = {}
         self._num_added = 0
 
-    def by_age(self) -> list[list[Waiting]]:
-        """A copy of every line that is not empty, the one whose first has waited longest first."""
-        return sorted((line[:] for line in self._lines.values() if line), key=lambda line: line[0].order)
+    @property
+    def models(self) -> list[ModelName]:
+        """Those that somebody waits for."""
+        return [model for model, line in self._lines.items() if line]
+
+    def by_age(self, models: Iterable[ModelName]) -> list[list[Waiting]]:
+        """A copy of each of these models' lines, the one whose first has waited longest first."""
+        lines = (line[:] for model in models if (line := self._lines.get(model)))
+        return sorted(lines, key=lambda line: line[0].order)
+
+    def waiting(self, model: ModelName) -> list[Waiting]:
+        """A copy of one model's line."""
+        return self._lines.get(model, [])[:]
 
     def add(self, event: RequestQueued, now: float) -> None:
         """Put a request in line; one that was there before gets its former place."""
@@ -55,10 +66,6 @@ class WaitingLines:
         number = self._num_added if former is None else former.order[1]
         order = (not event.has_started, number)
         self._insert(Waiting(order, event.request, event.model, event.deadline, now, event.exclude))
-
-    def is_waiting(self, one: Waiting) -> bool:
-        """Whether a request that was in line still is."""
-        return self._known.get(one.request) in self._lines.get(one.model, ())
 
     def step_out(self, request: RequestId) -> None:
         """Take a request out of the line, if it is there, and remember its place."""
@@ -84,13 +91,6 @@ class WaitingLines:
         self.step_out(request)
         self._known.pop(request, None)
 
-    def forget_all(self, model: ModelName) -> list[Waiting]:
-        """All that wait for a model are over; gives them."""
-        gone = self._lines.pop(model, [])
-        for one in gone:
-            del self._known[one.request]
-        return gone
-
     def exclude(self, model: ModelName, worker: WorkerId, reason: str) -> None:
         """None of those who wait for the model may be sent to that worker in its present life."""
         for one in self._lines.get(model, []):
@@ -104,12 +104,14 @@ class WaitingLines:
                 self._known[one.request] = replace(one, exclude=one.exclude - {worker})
         self._renew()
 
-    def stop_avoiding(self) -> None:
-        """Let all try again where there was no room."""
-        for one in self._known.values():
-            if one.avoid:
-                self._known[one.request] = replace(one, avoid=frozenset())
-        self._renew()
+    def stop_avoiding(self) -> set[ModelName]:
+        """Let all try again where there was no room; gives the models of those who could not."""
+        avoiding = [one for one in self._known.values() if one.avoid]
+        for one in avoiding:
+            self._known[one.request] = replace(one, avoid=frozenset())
+        if avoiding:
+            self._renew()
+        return {one.model for one in avoiding}
 
     def expired(self, now: float) -> list[Waiting]:
         """Those in line whose deadline has come."""
