@@ -1,7 +1,6 @@
 """More models than devices: 200 requests at once for 6 models on 3 workers, each with room for 2 of them."""
 
 import asyncio
-from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Any
