@@ -51,7 +51,8 @@ async def test_all_are_answered_exactly(policy: str, tmp_path: Path) -> None:
         await asyncio.gather(*(_check(cluster, body) for body in bodies))
         await cluster.is_idle()
         records = (await cluster.state()).moves
-    print(Counter((r.method, r.outcome, r.reason[:150]) for r in records))
+    changed = {record.method for record in records if record.outcome == "done"}
+    assert changed <= ({"tokens"} if policy == "live_migration" else {"failover"})
 
 
 def _body(random: Random) -> dict[str, Any]:
