@@ -1,12 +1,14 @@
 """`godwit bench contention`: the same bursts of requests under each policy, on devices that are too few."""
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import aiohttp
 import msgspec
+from msgspec.structs import replace
 
 from godwit.bench.contention_report import (
     Answer,
@@ -28,6 +30,9 @@ PROGRESS_S = 10.0
 # After the last arrival; whoever is not answered by then counts as an error.
 DRAIN_S = 600.0
 DECISIONS = "decisions.jsonl"
+REHEARSAL = "rehearsal"
+REHEARSAL_POLICY = "live_migration"
+REHEARSAL_MINUTES = 1.0
 KINDS = {"loading": "load", "resume": "resume"}
 
 
@@ -41,45 +46,59 @@ async def run_contention(
 ) -> ContentionReport:
     """Run every policy on a cluster of its own; `progress` gets a line now and then.
 
-    In `logs`, a folder for each policy has the workers' output and the head's decisions.
+    A rehearsal with other requests, as many but not in bursts, teaches what loads and moves take here. In
+    `logs`, a folder for each policy has the workers' output and the head's decisions.
     """
-    asks = make_asks(load, stage.scene.models, questions)
+    models = stage.scene.models
+    rehearsal = replace(
+        load, minutes=min(REHEARSAL_MINUTES, load.minutes), cv=min(1.0, load.cv), seed=load.seed + 1
+    )
+    learnt = stage.folder / f"{REHEARSAL}.sqlite"
+    run = _Run(stage, REHEARSAL_POLICY, learnt, progress, None if logs is None else logs / REHEARSAL)
+    await run.play(make_asks(rehearsal, models, questions))
+    asks = make_asks(load, models, questions)
     rows = {}
     for policy in policies:
-        rows[policy] = await _run(stage, policy, asks, progress, logs)
+        # Each policy begins with what the rehearsal taught, and with nothing that another one learnt.
+        store = stage.folder / f"{policy}.sqlite"
+        await asyncio.to_thread(shutil.copyfile, learnt, store)
+        run = _Run(stage, policy, store, progress, None if logs is None else logs / policy)
+        rows[policy] = await run.play(asks)
     num_tokens = sum(ask.max_tokens for ask in asks)
     arrivals = Arrivals(load.rate_per_s, load.cv, load.seed, load.minutes, len(asks), num_tokens)
     return ContentionReport(rows, best_known(rows), stage.scene.emulated, arrivals)
 
 
-async def _run(
-    stage: Stage, policy: str, asks: Sequence[Ask], progress: Callable[[str], None], logs: Path | None
-) -> PolicyRow:
-    progress(f"{policy}: starting the workers")
-    cluster = LocalCluster(
-        stage.settings(policy),
-        stage.scene.num_workers,
-        logs=None if logs is None else logs / policy,
-        sites=stage.sites(),
-    )
-    async with cluster:
-        clients = _Clients(cluster.url, asks, lambda text: progress(f"{policy}: {text}"))
-        await clients.run()
-        log = [line async for line in cluster.admin.events()]
-        estimators = await _estimators(cluster.admin)
-    answers = [
-        _answer(ask, stream, clients.started_s) for ask, stream in zip(asks, clients.streams, strict=True)
-    ]
-    row = make_row(
-        answers, [msgspec.json.decode(line, type=Event) for line in log], estimators, clients.drain_s
-    )
-    if logs is not None:
-        await asyncio.to_thread((logs / policy / DECISIONS).write_bytes, b"".join(log))
-    progress(
-        f"{policy}: startup P50 {row.startup_p50_s:.2f} s, P99 {row.startup_p99_s:.2f} s, {row.moves} moves, "
-        f"{row.kills} kills, {row.errors} errors"
-    )
-    return row
+class _Run:
+    """One policy on a cluster of its own, which keeps in `store` what it learns."""
+
+    def __init__(
+        self, stage: Stage, policy: str, store: Path, progress: Callable[[str], None], logs: Path | None
+    ) -> None:
+        self._stage = stage
+        self._settings = stage.settings(policy, store)
+        self._progress = lambda text: progress(f"{store.stem}: {text}")
+        self._logs = logs
+
+    async def play(self, asks: Sequence[Ask]) -> PolicyRow:
+        """Ask all, wait for the answers, and see what the head has to say."""
+        self._progress("starting the workers")
+        stage = self._stage
+        cluster = LocalCluster(self._settings, stage.scene.num_workers, logs=self._logs, sites=stage.sites())
+        async with cluster:
+            clients = _Clients(cluster.url, asks, self._progress)
+            await clients.run()
+            log = [line async for line in cluster.admin.events()]
+            estimators = await _estimators(cluster.admin)
+        if self._logs is not None:
+            await asyncio.to_thread((self._logs / DECISIONS).write_bytes, b"".join(log))
+        events = [msgspec.json.decode(line, type=Event) for line in log]
+        row = make_row(clients.answers(), events, estimators, clients.drain_s)
+        self._progress(
+            f"startup P50 {row.startup_p50_s:.2f} s, P99 {row.startup_p99_s:.2f} s, {row.moves} moves, "
+            f"{row.kills} kills, {row.errors} errors"
+        )
+        return row
 
 
 class _Clients:
@@ -113,6 +132,12 @@ class _Clients:
                 for task in (*tasks, telling):
                     task.cancel()
                 await asyncio.gather(*tasks, telling, return_exceptions=True)
+
+    def answers(self) -> list[Answer]:
+        """What each of them got."""
+        return [
+            _answer(ask, stream, self.started_s) for ask, stream in zip(self._asks, self.streams, strict=True)
+        ]
 
     async def _ask(self, session: aiohttp.ClientSession, ask: Ask, stream: TimedStream) -> None:
         await asyncio.sleep(self.started_s + ask.at_s - time.monotonic())
