@@ -77,16 +77,17 @@ class _Run:
     ) -> None:
         self._stage = stage
         self._settings = stage.settings(policy, store)
-        self._progress = lambda text: progress(f"{store.stem}: {text}")
+        self._name = store.stem
+        self._progress = progress
         self._logs = logs
 
     async def play(self, asks: Sequence[Ask]) -> PolicyRow:
         """Ask all, wait for the answers, and see what the head has to say."""
-        self._progress("starting the workers")
+        self._say("starting the workers")
         stage = self._stage
         cluster = LocalCluster(self._settings, stage.scene.num_workers, logs=self._logs, sites=stage.sites())
         async with cluster:
-            clients = _Clients(cluster.url, asks, self._progress)
+            clients = _Clients(cluster.url, asks, self._say)
             await clients.run()
             log = [line async for line in cluster.admin.events()]
             estimators = await _estimators(cluster.admin)
@@ -94,11 +95,14 @@ class _Run:
             await asyncio.to_thread((self._logs / DECISIONS).write_bytes, b"".join(log))
         events = [msgspec.json.decode(line, type=Event) for line in log]
         row = make_row(clients.answers(), events, estimators, clients.drain_s)
-        self._progress(
+        self._say(
             f"startup P50 {row.startup_p50_s:.2f} s, P99 {row.startup_p99_s:.2f} s, {row.moves} moves, "
             f"{row.kills} kills, {row.errors} errors"
         )
         return row
+
+    def _say(self, text: str) -> None:
+        self._progress(f"{self._name}: {text}")
 
 
 class _Clients:
