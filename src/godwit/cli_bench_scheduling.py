@@ -23,7 +23,8 @@ Seed = Annotated[int, typer.Option(help="Decides all that is random.")]
 Logs = Annotated[Path | None, typer.Option(help="Folder for the workers' output.")]
 Bandwidth = Annotated[float, typer.Option(min=0.01, help="Emulated, in MB/s.")]
 ALL_POLICIES = ",".join(sorted(POLICIES))
-DATA = Path("../shared/data")
+# Beside the project, of which this file is src/godwit/….
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 LOAD, EMULATED = Load(), Emulated()
 
 
