@@ -3,12 +3,14 @@
 from msgspec.structs import replace
 from rich.console import Console
 
-from godwit.cli_tables import describe_move, show_costs, show_status
+from godwit.admin.shapes import Estimates, Progress
+from godwit.cli_tables import describe_move, show_costs, show_estimates, show_status
 from godwit.client import ClusterStatus, ModelStatus, RequestStatus, WorkerStatus
 from godwit.costs.accuracy import ErrorSummary
 from godwit.costs.report import CostsReport, Known, PairReport, ServerReport
+from godwit.costs.startup import EstimatesReport, LoadEstimate, ResumeEstimate
 from godwit.protocol.entry import MoveRecord
-from godwit.types import MoveId, RequestId, Round, WorkerId
+from godwit.types import MoveId, RequestId, Round, Tier, WorkerId
 
 DONE = MoveRecord(
     MoveId("m1"),
@@ -39,11 +41,24 @@ def test_an_empty_cluster_says_how_to_add_a_worker() -> None:
 
 
 def test_workers_requests_and_moves_are_listed() -> None:
-    models = (ModelStatus("m", is_loaded=True), ModelStatus("n"))
+    models = (
+        ModelStatus("m", is_loaded=True, num_running=3, device_bytes=2_500_000_000, is_pinned=True),
+        ModelStatus("n", tier=Tier.REMOTE),
+        ModelStatus("o", is_loading=True, tier=Tier.DRAM, progress=Progress(Tier.DRAM, 30, 120)),
+    )
     text = _shown(
         ClusterStatus(
             workers=(
-                WorkerStatus("w1", "up", slots=4, used=3, models=models),
+                WorkerStatus(
+                    "w1",
+                    "up",
+                    slots=4,
+                    used=3,
+                    models=models,
+                    device_bytes=8_000_000_000,
+                    used_bytes=2_500_000_000,
+                    emulated_tiers={Tier.SSD: 1e8, Tier.REMOTE: 2.5e6},
+                ),
                 WorkerStatus("w2", "up", slots=4, used=0, draining=True),
             ),
             requests=(
@@ -55,7 +70,11 @@ def test_workers_requests_and_moves_are_listed() -> None:
     )
     for words in (
         "3/4",
-        "m, n (not loaded)",
+        "2.5 GB of 8.0 GB",
+        "m: 3 running, 2.5 GB, pinned",
+        "n: in remote",
+        "o: loading 25% from dram",
+        "up, emulates remote at 2.5 MB/s, ssd at 100 MB/s",
         "draining",
         "r1",
         "34",
@@ -89,6 +108,23 @@ def test_what_moves_cost_is_listed_with_where_it_comes_from() -> None:
         "rate learnt from 3 moves; KV measured on a laptop"
     ) in lines
     assert "ready 7 100.0 ms 400.0 ms -50.0 ms" in lines
+
+
+def test_estimates_are_listed_with_where_they_come_from_and_what_is_emulated() -> None:
+    report = EstimatesReport(
+        (LoadEstimate(None, Tier.SSD, 1.5e9, 0, "assumed"), LoadEstimate("w1", Tier.SSD, 2e8, 1, "learnt")),
+        (ResumeEstimate("w1", "m", 0.2, 0.004, 3, "learnt", 0.05, 0),),
+        {"load": ErrorSummary(7, 0.1, 0.4, -0.05)},
+    )
+    console = Console(width=160)
+    with console.capture() as capture:
+        show_estimates(console, Estimates(report, {"w1": {Tier.SSD: 2e8}}))
+    lines = [" ".join(line.replace("│", " ").split()) for line in capture.get().splitlines()]
+    assert "any other ssd 1,500 assumed" in lines
+    assert "w1 ssd 200 learnt from 1 load" in lines
+    assert "w1 m 200.0 ms 4.0 ms learnt from 3 moves 50.0 ms" in lines
+    assert "load 7 100.0 ms 400.0 ms -50.0 ms" in lines
+    assert "w1 emulates ssd at 200 MB/s: its times are not its hardware's." in lines
 
 
 def test_a_move_is_told_in_a_line() -> None:

@@ -12,8 +12,17 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from godwit import __version__, cli_bench, cli_calibrate, cli_costs, cli_run, cli_settings, cli_tables
-from godwit.client import AdminClient, ClusterStatus, WorkerStatus, move_record
+from godwit import (
+    __version__,
+    cli_bench,
+    cli_calibrate,
+    cli_costs,
+    cli_models,
+    cli_run,
+    cli_settings,
+    cli_tables,
+)
+from godwit.client import AdminClient, ClusterStatus, Estimates, WorkerStatus, decode, move_record
 from godwit.costs.report import CostsReport
 from godwit.errors import ConfigError, GodwitError
 from godwit.logs import configure_logs
@@ -63,6 +72,17 @@ Context = Annotated[int | None, typer.Option("--context", help="Tokens of prompt
 Profile = Annotated[
     Path | None, typer.Option(help='Measured constants of moves, from which "auto" chooses (moves.profile).')
 ]
+PolicyName = Annotated[
+    str | None, typer.Option("--policy", help="Where requests start (live_migration): head.policy.")
+]
+StoreFile = Annotated[
+    Path | None,
+    typer.Option("--store", help="SQLite file with what must survive a restart of the head: head.store."),
+]
+KeepAlive = Annotated[
+    float | None,
+    typer.Option(metavar="S", help="Unload an instance that has been idle for so many seconds."),
+]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Let everybody in, wherever it listens.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Url = Annotated[str, typer.Option(envvar="GODWIT_URL", help="The head.")]
@@ -98,6 +118,9 @@ def serve(
     context: Context = None,
     engine: EngineName = None,
     profile: Profile = None,
+    policy: PolicyName = None,
+    store: StoreFile = None,
+    keep_alive: KeepAlive = None,
     insecure: Insecure = False,
     logs: Annotated[Path | None, typer.Option(help="Folder for the workers' output.")] = None,
 ) -> None:
@@ -105,6 +128,7 @@ def serve(
     settings = cli_settings.read_settings(config)
     settings = cli_settings.with_flags(settings, "security", insecure=insecure or None)
     settings = cli_settings.with_flags(settings, "head", host=host, port=port)
+    settings = cli_settings.with_scheduling(settings, policy, store, keep_alive)
     settings = cli_settings.with_profile(settings, profile)
     settings = cli_settings.with_flags(settings, "worker", slots=slots, context_tokens=context)
     settings = cli_settings.with_models(settings, model or [], engine)
@@ -119,12 +143,16 @@ def head(
     host: Host = None,
     port: Port = None,
     profile: Profile = None,
+    policy: PolicyName = None,
+    store: StoreFile = None,
+    keep_alive: KeepAlive = None,
     insecure: Insecure = False,
 ) -> None:
     """Run a head: the OpenAI API, and the workers that join it."""
     settings = cli_settings.read_settings(config)
     settings = cli_settings.with_flags(settings, "security", insecure=insecure or None)
     settings = cli_settings.with_flags(settings, "head", host=host, port=port)
+    settings = cli_settings.with_scheduling(settings, policy, store, keep_alive)
     settings = cli_settings.with_profile(settings, profile)
     cli_settings.check_head(settings)
     cli_run.run_head_alone(settings, Console(stderr=True))
@@ -158,18 +186,26 @@ def worker(
 
 
 @app.command()
-def status(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
-    """Show workers, requests and the latest moves."""
+def status(
+    estimates: Annotated[
+        bool, typer.Option("--estimates", help="Instead: what loads and moves are expected to take.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    as_json: Json = False,
+) -> None:
+    """Show workers with their models, requests and the latest moves."""
 
-    async def ask() -> bytes | ClusterStatus:
+    async def ask() -> bytes:
         async with AdminClient(url, cli_settings.admin_key()) as client:
-            return await client.status_json() if as_json else await client.status()
+            return await (client.estimates_json() if estimates else client.status_json())
 
     answer = uvloop.run(ask())
-    if isinstance(answer, bytes):
+    if as_json:
         typer.echo(answer)
+    elif estimates:
+        cli_tables.show_estimates(Console(), decode(answer, Estimates))
     else:
-        cli_tables.show_status(Console(), answer)
+        cli_tables.show_status(Console(), decode(answer, ClusterStatus))
 
 
 @app.command()
@@ -239,6 +275,7 @@ def drain(
 cli_bench.add_commands(app)
 cli_calibrate.add_commands(app)
 cli_costs.add_commands(app)
+cli_models.add_commands(app)
 
 
 def main() -> None:

@@ -59,6 +59,14 @@ def with_profile(settings: Settings, path: Path | None) -> Settings:
     return with_flags(settings, "moves", profile=None if path is None else str(path))
 
 
+def with_scheduling(
+    settings: Settings, policy: str | None, store: Path | None, keep_alive_s: float | None
+) -> Settings:
+    """The settings with --policy, --store and --keep-alive."""
+    path = None if store is None else str(store)
+    return with_flags(settings, "head", policy=policy, store=path, keep_alive_s=keep_alive_s)
+
+
 def with_models(settings: Settings, models: list[str], engine: str | None) -> Settings:
     """The settings with the models that --model names, and with --engine for all of them."""
     if models:

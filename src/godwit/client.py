@@ -1,59 +1,48 @@
-"""A small client of the head's admin API: what `godwit status`, `costs`, `migrate` and `drain` ask."""
+"""A small client of the head's admin API: what `godwit status`, `models`, `migrate` and others ask."""
 
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
 from msgspec import Struct
 
+from godwit.admin.shapes import (
+    ClusterStatus,
+    Estimates,
+    Explained,
+    ModelAnswers,
+    Models,
+    ModelStatus,
+    RequestStatus,
+    WorkerStatus,
+)
+from godwit.config import ModelSettings
 from godwit.costs.report import CostsReport
 from godwit.errors import GodwitError, LinkError, UnauthorizedError, from_code
 from godwit.protocol.entry import MoveRecord
 
+__all__ = [
+    "AdminClient",
+    "ClusterStatus",
+    "Estimates",
+    "Explained",
+    "ModelAnswers",
+    "ModelStatus",
+    "Models",
+    "RequestStatus",
+    "WorkerStatus",
+    "decode",
+    "move_record",
+]
+
+ADD_S = 660.0
+"""A little longer than the head waits for its workers, so that its own words are heard."""
+
 T = TypeVar("T")
-
-
-class ModelStatus(Struct, frozen=True):
-    """One model on one worker."""
-
-    name: str
-    is_loaded: bool = False
-    context_tokens: int = 0
-
-
-class WorkerStatus(Struct, frozen=True):
-    """One worker."""
-
-    name: str
-    state: str
-    slots: int
-    used: int
-    incarnation: int = 0
-    models: tuple[ModelStatus, ...] = ()
-    draining: bool = False
-    emulated_bandwidth_bytes_per_s: float | None = None
-
-
-class RequestStatus(Struct, frozen=True):
-    """One request that waits or runs; `worker` is None while it waits."""
-
-    id: str
-    model: str
-    worker: str | None
-    state: str
-    num_prompt: int = 0
-    num_output: int = 0
-    epoch: int = 0
-    moves: int = 0
-
-
-class ClusterStatus(Struct, frozen=True):
-    """What the head knows now."""
-
-    workers: tuple[WorkerStatus, ...] = ()
-    requests: tuple[RequestStatus, ...] = ()
-    moves: tuple[MoveRecord, ...] = ()
 
 
 class _ErrorBody(Struct, frozen=True):
@@ -92,7 +81,7 @@ class AdminClient:
 
     async def status(self) -> ClusterStatus:
         """The head's status."""
-        return _decode(await self.status_json(), ClusterStatus)
+        return decode(await self.status_json(), ClusterStatus)
 
     async def costs_json(self) -> bytes:
         """What the head's moves cost, as the head wrote it."""
@@ -100,7 +89,43 @@ class AdminClient:
 
     async def costs(self) -> CostsReport:
         """What the head's moves cost."""
-        return _decode(await self.costs_json(), CostsReport)
+        return decode(await self.costs_json(), CostsReport)
+
+    async def estimates_json(self) -> bytes:
+        """What the head's starts are chosen from (`Estimates`), as the head wrote it."""
+        return await self._ask("GET", "/admin/estimates", None, timeout_s=10.0)
+
+    async def explain_json(self, model: str) -> bytes:
+        """Where a request for a model would start now (`Explained`), as the head wrote it."""
+        return await self._ask("GET", f"/admin/explain?model={quote(model, safe='')}", None, timeout_s=10.0)
+
+    async def models_json(self) -> bytes:
+        """Every model and where it is (`Models`), as the head wrote it."""
+        return await self._ask("GET", "/admin/models", None, timeout_s=10.0)
+
+    async def add_model(self, model: ModelSettings) -> bytes:
+        """Have all workers serve one more model and wait until they can: `ModelAnswers` in JSON."""
+        body = {name: value for name, value in msgspec.to_builtins(model).items() if value is not None}
+        return await self._ask("POST", "/admin/models", body, ADD_S)
+
+    async def remove_model(self, name: str) -> bytes:
+        """Have all workers forget a model that was added: `ModelAnswers` in JSON."""
+        return await self._ask("DELETE", f"/admin/models/{quote(name)}", None, ADD_S)
+
+    async def pin(self, name: str, *, is_pinned: bool) -> bytes:
+        """Keep a model's instances on their devices, or let them be evicted again."""
+        return await self._ask("POST", f"/admin/models/{quote(name)}/pin", {"pinned": is_pinned}, 10.0)
+
+    async def events(self, since: int = 0, *, follow: bool = False) -> AsyncIterator[bytes]:
+        """Decisions after number `since` as lines of JSON; with `follow` those to come too."""
+        path = f"/admin/events?since={since}&follow={int(follow)}"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=None if follow else 10.0)
+        with self._told(timeout.sock_read):
+            async with self._session.get(self._url + path, timeout=timeout) as response:
+                if response.status >= 400:
+                    raise _failure(response.status, await response.read(), self._url)
+                async for line in response.content:
+                    yield line
 
     async def owner(self, request: str) -> str | None:
         """The worker that has a request; None where it waits for one or is over."""
@@ -128,13 +153,22 @@ class AdminClient:
         """Have a worker emptied; returns when that has begun."""
         await self._ask("POST", "/admin/drain", {"worker": worker, "deadline_s": deadline_s}, 10.0)
 
-    async def _ask(self, method: str, path: str, body: dict[str, Any] | None, timeout_s: float) -> bytes:
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> bytes:
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=10.0)
-        try:
+        with self._told(timeout_s):
             async with self._session.request(
                 method, self._url + path, json=body, timeout=timeout
             ) as response:
                 content = await response.read()
+        if response.status >= 400:
+            raise _failure(response.status, content, self._url)
+        return content
+
+    @contextmanager
+    def _told(self, timeout_s: float | None) -> Iterator[None]:
+        """What goes wrong on the way to the head, as a LinkError that says what to do."""
+        try:
+            yield
         except aiohttp.ClientSSLError as error:
             raise LinkError(
                 f"{self._url}: no TLS with it ({error}); name its authority in SSL_CERT_FILE"
@@ -144,24 +178,24 @@ class AdminClient:
                 f"{self._url} is no URL of a head; it looks like http://127.0.0.1:8080"
             ) from error
         except TimeoutError as error:
-            raise LinkError(f"the head at {self._url} did not answer within {timeout_s:.0f} s") from error
+            raise LinkError(
+                f"the head at {self._url} did not answer within {timeout_s or 10:.0f} s"
+            ) from error
         except (aiohttp.ClientError, OSError) as error:
             why = getattr(error, "strerror", None) or error
             raise LinkError(
                 f"no head can be reached at {self._url} ({why}); start one with `godwit serve`, "
                 "or name another with --url"
             ) from error
-        if response.status >= 400:
-            raise _failure(response.status, content, self._url)
-        return content
 
 
 def move_record(content: bytes) -> MoveRecord:
     """The answer of `AdminClient.migrate`."""
-    return _decode(content, MoveRecord)
+    return decode(content, MoveRecord)
 
 
-def _decode(content: bytes, kind: type[T]) -> T:
+def decode(content: bytes, kind: type[T]) -> T:
+    """A head's answer; LinkError where it is none."""
     try:
         return msgspec.json.decode(content, type=kind)
     except msgspec.MsgspecError as error:

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from secrets import randbits
@@ -14,11 +15,11 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from godwit.admin import Admin
+from godwit.admin.app import Admin
 from godwit.config import HeadSettings, MoveSettings, Settings, check_listen
-from godwit.costs.choice import PHASES, MoveCosts
-from godwit.costs.startup import StartupTimes
+from godwit.costs.choice import PHASES
 from godwit.errors import LinkError, ProtocolError, UnauthorizedError, UnavailableError
+from godwit.keeper import Keeper
 from godwit.profile import read_profile
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.head import HeadLimits
@@ -38,6 +39,7 @@ from godwit.router.metrics import RouterMetrics
 from godwit.router.settings import RouterSettings
 from godwit.runtime.doors import server_tls
 from godwit.runtime.link import Link, accept
+from godwit.runtime.store import Store
 from godwit.scheduling.control import Control
 from godwit.scheduling.drains import DrainSettings
 from godwit.scheduling.eventlog import EventLog
@@ -55,15 +57,27 @@ _log = structlog.get_logger(__name__)
 async def run_head(settings: Settings, ready: Callable[[str], None]) -> None:
     """Serve until cancelled; `ready` is called with the URL once the port is open.
 
-    ConfigError where the address would let anybody in, OSError where it cannot be had.
+    ConfigError where the address would let anybody in or a file is wrong, OSError where the port is not free.
     """
-    head = settings.head
+    head, profile = settings.head, settings.moves.profile
     check_listen("head.host", head.host, settings.security, serves_clients=True)
-    hub = Hub(head, settings.security.join_token)
-    metrics = RouterMetrics(CollectorRegistry())
+    known = None if profile is None else read_profile(Path(profile)).constants
+    with closing(Store(None if head.store is None else Path(head.store))) as store:
+        metrics = RouterMetrics(CollectorRegistry())
+        await _serve(settings, Keeper(store, metrics, known), metrics, ready)
+
+
+async def _serve(
+    settings: Settings, keeper: Keeper, metrics: RouterMetrics, ready: Callable[[str], None]
+) -> None:
+    head = settings.head
+    log = EventLog(head.max_events)
     records: deque[MoveRecord] = deque(maxlen=NUM_RECORDS)
-    control = _control(settings, hub, metrics, records)
-    hub.control = control
+    hub = Hub(head, keeper, settings.security.join_token)
+    control = hub.control = _control(settings, hub, keeper, metrics, log, records)
+    keeper.restore(control.catalog)
+    # The scheduler has heard nothing yet: this tells it what is pinned.
+    control.restart_scheduler()
     router_settings = RouterSettings(
         api_keys=settings.security.api_keys,
         max_body_bytes=head.max_body_bytes,
@@ -82,13 +96,13 @@ async def run_head(settings: Settings, ready: Callable[[str], None]) -> None:
         is_ready=lambda: bool(control.members),
     )
     app.router.add_get("/link", hub.handle)
-    Admin(control, records, settings.security.admin_key).add_routes(app)
+    Admin(control, keeper, log, records, settings.security.admin_key).add_routes(app)
     runner = make_runner(app, router_settings)
     await runner.setup()
     try:
         url = await _open(runner, head)
         ready(url)
-        await _tick(control)
+        await _tick(control, keeper, log)
     finally:
         # A stream that ends for this says so in-band; cut by `cleanup` it would look complete.
         control.stop(UnavailableError("the head is stopping; send the request again", retry_after_s=1))
@@ -96,12 +110,18 @@ async def run_head(settings: Settings, ready: Callable[[str], None]) -> None:
         await runner.cleanup()
 
 
-def _control(settings: Settings, hub: "Hub", metrics: RouterMetrics, records: deque[MoveRecord]) -> Control:
+def _control(
+    settings: Settings,
+    hub: "Hub",
+    keeper: Keeper,
+    metrics: RouterMetrics,
+    log: EventLog,
+    records: deque[MoveRecord],
+) -> Control:
     head, moves = settings.head, settings.moves
     policy = policy_named(head.policy)
     drains = DrainSettings(moves.max_moves_per_worker, moves.max_tries)
     limits = SchedulerSettings(drains, head.keep_alive_s, head.patience_s)
-    times = StartupTimes()
 
     def on_record(record: MoveRecord) -> None:
         records.append(record)
@@ -111,9 +131,9 @@ def _control(settings: Settings, hub: "Hub", metrics: RouterMetrics, records: de
         send=hub.send,
         wake=hub.wake,
         new_move=lambda: MoveId(f"move-{uuid.uuid4().hex[:12]}"),
-        new_scheduler=lambda: Scheduler(policy, times, limits, random.random),
+        new_scheduler=lambda: Scheduler(policy, keeper.times, limits, random.random),
         policy=head.policy,
-        recorder=Recorder(times, EventLog(head.max_events), time.monotonic),
+        recorder=Recorder(keeper.times, log, time.monotonic, keeper),
         limits=HeadLimits(
             head.max_queued,
             head.max_running,
@@ -127,7 +147,7 @@ def _control(settings: Settings, hub: "Hub", metrics: RouterMetrics, records: de
         placement_timeout_s=head.placement_timeout_s,
         on_record=on_record,
         now=time.monotonic,
-        costs=MoveCosts(None if moves.profile is None else read_profile(Path(moves.profile)).constants),
+        costs=keeper.costs,
         method=moves.method,
     )
     metrics.watch(
@@ -175,9 +195,10 @@ async def _open(runner: web.AppRunner, head: HeadSettings) -> str:
     return f"{'http' if tls is None else 'https'}://{host}:{port}"
 
 
-async def _tick(control: Control) -> None:
+async def _tick(control: Control, keeper: Keeper, log: EventLog) -> None:
     while True:
         control.tick()
+        keeper.tick(time.monotonic(), log, control.catalog)
         await asyncio.sleep(TICK_S)
 
 
@@ -186,8 +207,9 @@ class Hub:
 
     control: Control
 
-    def __init__(self, settings: HeadSettings, token: str | None) -> None:
+    def __init__(self, settings: HeadSettings, keeper: Keeper, token: str | None) -> None:
         self._settings = settings
+        self._keeper = keeper
         self._token = token
         self._links: dict[WorkerId, Link] = {}
         self._incarnations: dict[WorkerId, int] = {}
@@ -237,7 +259,7 @@ class Hub:
             reason = await link.run(lambda frame: self._take(worker, link, decode_from_worker(frame)))
         finally:
             if self._links.get(worker) is link:
-                self._leave(worker, reason)
+                self._leave(worker, link.reason or reason)
         return web.Response()
 
     def _join(self, hello: Hello, link: Link) -> None:
@@ -248,12 +270,14 @@ class Hub:
         self._links[worker] = link
         self._incarnations[worker] = hello.incarnation
         _log.info("worker joined", worker=worker, incarnation=hello.incarnation)
+        self._keeper.joined(worker, hello.incarnation)
         self.send(worker, Welcome(self._settings.heartbeat_s))
         self.control.joined(hello)
 
     def _leave(self, worker: WorkerId, reason: str) -> None:
         del self._links[worker]
         _log.info("worker gone", worker=worker, reason=reason)
+        self._keeper.left(worker, reason)
         self._abandon_for(worker, reason)
         self.control.gone(worker, reason)
 

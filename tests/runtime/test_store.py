@@ -12,16 +12,14 @@ from pathlib import Path
 import pytest
 
 from godwit.config import ModelSettings
-from godwit.costs.choice import MoveCosts, Observation
-from godwit.costs.startup import StartupTimes
 from godwit.errors import ConfigError
 from godwit.runtime import store as module
-from godwit.runtime.store import Added, LoadSeen, ResumeSeen, Seen, Session, Store, TokensSeen
-from godwit.types import LoadRecord, ModelName, Phases, Tier, WorkerId
+from godwit.runtime.store import LoadSeen, Session, Store, TokensSeen
+from godwit.types import LoadRecord, ModelName, Tier, WorkerId
 
 W1, W2 = WorkerId("w1"), WorkerId("w2")
 M = ModelName("m")
-LOAD = LoadSeen(W1, LoadRecord(Tier.SSD, 10**9, 0.5, 2.0), 0.0, 0.7)
+LOAD = LoadSeen(W1, LoadRecord(Tier.SSD, 10**9, 0.5, 0.2))
 
 WRITE_FOREVER = """
 import sys
@@ -78,25 +76,25 @@ def test_what_is_written_is_there_after_a_restart(reopened: Callable[[], Store])
     fake = ModelSettings(name="a", engine="fake", options={"decode_s": 0.1, "x": True})
     store = reopened()
     store.add_model(model)
-    store.add_model(fake, [W1, W2])
+    store.add_model(fake)
     store.pin("a", is_pinned=True)
     store.pin("b", is_pinned=True)
     store.pin("b", is_pinned=True)
     store = reopened()
-    assert store.added() == [Added(fake, (W1, W2)), Added(model)]
+    assert store.added() == [fake, model]
     assert store.pins() == {"a", "b"}
     store.remove_model("a")
     store.pin("b", is_pinned=False)
     store = reopened()
-    assert store.added() == [Added(model)]
-    assert store.pins() == set()
+    assert store.added() == [model]
+    assert store.pins() == {"a"}
 
 
 def test_without_a_file_it_keeps_the_same_in_memory() -> None:
     with closing(Store(None)) as store:
         store.add_model(ModelSettings(name="a", engine="fake"))
         store.joined(W1, 7)
-        assert [one.settings.name for one in store.added()] == ["a"]
+        assert [one.name for one in store.added()] == ["a"]
         assert [one.incarnation for one in store.sessions()] == [7]
 
 
@@ -127,33 +125,6 @@ def test_a_crash_ends_sessions_at_the_last_time_that_is_known(path: Path, clock:
     clock.at = 9000.0
     with closing(Store(copy, clock)) as store:
         assert store.sessions() == [Session(W1, 1, 1000.0, 1060.0, "the head stopped")]
-
-
-def test_what_was_learnt_is_learnt_again(reopened: Callable[[], Store]) -> None:
-    store, times, costs = reopened(), StartupTimes(), MoveCosts()
-    resumes = [ResumeSeen(W1, M, context, 1.0, 0.1 + context / 50) for context in (100, 400, 900, 1600)]
-    moves = [
-        Observation("m", "w1", "w2", Phases(compute_s=c / 40, ready_s=c / 40), computed_tokens=c)
-        for c in (100, 500, 900)
-    ]
-    everything: tuple[Seen, ...] = (LOAD, TokensSeen(W1, M, 100, 2.0), *resumes, *moves)
-    for seen in everything:
-        store.observe(seen)
-    store = reopened()
-    for load in store.latest(LoadSeen):
-        times.learn_load(load.worker, load.record, load.predicted_queue_s, load.predicted_load_s)
-    for resume in store.latest(ResumeSeen):
-        times.learn_resume(
-            resume.worker, resume.model, resume.context_tokens, resume.predicted_s, resume.actual_s
-        )
-    for tokens in store.latest(TokensSeen):
-        times.learn_tokens(tokens.worker, tokens.model, tokens.num_tokens, tokens.seconds)
-    for move in store.latest(Observation):
-        costs.learn(move)
-    assert times.resume_s(W1, M, 1000) == pytest.approx(20.1)
-    assert times.token_s(W1, M) == pytest.approx(0.02)
-    assert {what: summary.n for what, summary in times.errors().items()} == {"load": 1, "resume": 4}
-    assert costs.terms("m", "w1", "w2").destination.prefill_tps == pytest.approx(40)
 
 
 def test_the_latest_observations_are_kept_and_given_oldest_first(

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from godwit.scheduling.events import MoveRequested
-from godwit.scheduling.policies import POLICIES
+from godwit.scheduling.policies import POLICIES, quickest
 from godwit.types import ModelName, RequestId, WorkerId
 from tests.scheduling.cluster import BYTES, HUGE, OTHER, SMALL, Cluster
 
@@ -126,6 +126,21 @@ class AnyOrder(RuleBasedStateMachine):
                 is_leaving = view.workers[name].models[one.model].is_leaving
                 if one.worker is None and may_start and one.model in worker.loaded and not is_leaving:
                     assert self.cluster.used(name, one.model) == worker.slots
+
+    @invariant()
+    def nobody_waits_who_could_be_helped_without_touching_others(self) -> None:
+        if self.cluster.policy == "locality":
+            return
+        view = self.cluster.scheduler.snapshot()
+        waiting = [one for one in self.cluster.requests.values() if one.worker is None]
+        for model in BYTES:
+            helpable = [
+                one
+                for one in waiting
+                if one.model == model and quickest(view, model, frozenset(one.exclude | one.avoid))
+            ]
+            states = [worker.models[model] for worker in view.workers.values()]
+            assert sum(state.num_promised for state in states) >= len(helpable)
 
     @invariant()
     def whoever_is_drained_has_left(self) -> None:

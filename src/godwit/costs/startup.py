@@ -7,7 +7,7 @@ polled for t_out. Each b of a tier, each line (a, b) and each t is refitted from
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -77,10 +77,17 @@ class StartupTimes:
 
     A worker's tier or model that nobody has seen takes the mean of all workers', and these begin from `known`
     (for moves: what is known of a recompute) or from what is assumed. At most `max_kept` of each are kept;
-    what was longest not asked for goes first.
+    what was longest not asked for goes first. `on_error` hears of each prediction by how many seconds it was
+    off: what was predicted, LOAD or RESUME, and the absolute error.
     """
 
-    def __init__(self, known: Constants | None = None, max_kept: int = MAX_KEPT) -> None:
+    def __init__(
+        self,
+        known: Constants | None = None,
+        max_kept: int = MAX_KEPT,
+        on_error: Callable[[str, float], None] = lambda _what, _seconds: None,
+    ) -> None:
+        self._on_error = on_error
         self._known = Constants() if known is None else known
         self._seconds_per_byte = PooledConstants(lambda tier: 1 / ASSUMED_BYTES_PER_S[tier], max_kept)
         self._resumes = PooledLines(
@@ -170,6 +177,7 @@ class StartupTimes:
     def _record(self, what: str, predicted_s: float, actual_s: float) -> None:
         if math.isfinite(predicted_s) and 0 <= actual_s <= _MAX_S:
             self._errors[what].record(predicted_s, actual_s)
+            self._on_error(what, abs(actual_s - predicted_s))
 
     def _load_estimate(self, worker: str | None, tier: Tier) -> LoadEstimate:
         constants = self._seconds_per_byte

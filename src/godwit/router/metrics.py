@@ -27,6 +27,7 @@ ITL_BOUNDS_S = (
     5,
     10,
 )
+STARTUP_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 PAUSE_BOUNDS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 ROUND_BOUNDS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16)
 
@@ -63,6 +64,7 @@ class RouterMetrics(Collector):
         self.registry = registry
         self.ttft = Durations(TTFT_BOUNDS_S)
         self.itl = Durations(ITL_BOUNDS_S)
+        self.startup = Durations(STARTUP_BOUNDS_S)
         self._requests = Counter(
             "godwit_requests", "HTTP requests by path and status.", ["path", "status"], registry=registry
         )
@@ -104,9 +106,39 @@ class RouterMetrics(Collector):
             ["phase"],
             registry=registry,
         )
+        self._make_startup_metrics(registry)
         self._queued = Gauge("godwit_requests_queued", "Requests without a server yet.", registry=registry)
         self._running = Gauge("godwit_requests_running", "Requests on a server.", registry=registry)
         registry.register(self)
+
+    def _make_startup_metrics(self, registry: CollectorRegistry) -> None:
+        self._loads = Counter("godwit_loads", "Loads by tier.", ["tier"], registry=registry)
+        self._load_bytes = Counter(
+            "godwit_load_bytes",
+            "Checkpoint bytes that loads brought to a device.",
+            ["tier"],
+            registry=registry,
+        )
+        self._load_seconds = Histogram(
+            "godwit_load_seconds",
+            "Seconds of a load from its turn on, by the tier that it came from.",
+            ["tier"],
+            buckets=STARTUP_BOUNDS_S,
+            registry=registry,
+        )
+        self._startup_error = Histogram(
+            "godwit_startup_prediction_error_seconds",
+            "How far predicted seconds of a load or of a move's resume were from measured ones.",
+            ["what"],
+            buckets=PAUSE_BOUNDS_S,
+            registry=registry,
+        )
+        self._preemptions = Counter(
+            "godwit_preemptions", "Requests taken off their server for another model.", registry=registry
+        )
+        self._evictions = Counter(
+            "godwit_evictions", "Idle instances that the scheduler unloaded.", registry=registry
+        )
 
     def watch(
         self,
@@ -157,7 +189,28 @@ class RouterMetrics(Collector):
         """A phase of a move took so much more or less time than predicted."""
         self._prediction_error.labels(method, phase).observe(seconds)
 
+    def load(self, tier: str, num_bytes: int, seconds: float) -> None:
+        """A checkpoint was loaded."""
+        self._loads.labels(tier).inc()
+        self._load_bytes.labels(tier).inc(num_bytes)
+        self._load_seconds.labels(tier).observe(seconds)
+
+    def startup_error(self, what: str, seconds: float) -> None:
+        """A load or a resume took so much more or less time than predicted."""
+        self._startup_error.labels(what).observe(seconds)
+
+    def preemption(self) -> None:
+        """A request had to make room."""
+        self._preemptions.inc()
+
+    def eviction(self) -> None:
+        """An idle instance was unloaded."""
+        self._evictions.inc()
+
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """The two histograms that are kept in plain lists."""
+        """The histograms that are kept in plain lists."""
         yield self.ttft.family("godwit_ttft_seconds", "Arrival of a request to its first token.")
         yield self.itl.family("godwit_itl_seconds", "Gap between two deliveries of tokens of one request.")
+        yield self.startup.family(
+            "godwit_startup_seconds", "Arrival of a request to its first start on a server, loads included."
+        )

@@ -16,6 +16,8 @@ HANDSHAKE_S = 10.0
 # How long a link that is closing may take to write what is queued.
 CLOSE_S = 1.0
 
+CANCELLED = "cancelled"
+
 WebSocket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
 
 
@@ -40,6 +42,11 @@ class Link:
     def unsent_bytes(self) -> int:
         """What is queued and not with the socket yet."""
         return self._pending_bytes
+
+    @property
+    def reason(self) -> str | None:
+        """Why it was closed on purpose; None where it was not, or has only been lost."""
+        return None if self._end == CANCELLED else self._end
 
     @property
     def local_host(self) -> str | None:
@@ -96,7 +103,7 @@ class Link:
         except (OSError, aiohttp.ClientError) as error:
             self.close(str(error) or type(error).__name__)
         finally:
-            self.close("cancelled")
+            self.close(CANCELLED)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

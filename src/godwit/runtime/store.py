@@ -3,7 +3,7 @@
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Semaphore
 from typing import Any, TypeVar
@@ -48,13 +48,6 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class Added(Struct, frozen=True):
-    """A model that was added while the head ran; `workers` None: to every worker."""
-
-    settings: ModelSettings
-    workers: tuple[WorkerId, ...] | None = None
-
-
 class Session(Struct, frozen=True):
     """One stay of a worker. Times are Unix time in seconds; `left_at` None: it is there still."""
 
@@ -66,26 +59,23 @@ class Session(Struct, frozen=True):
 
 
 class LoadSeen(Struct, frozen=True):
-    """Arguments of `StartupTimes.learn_load`."""
+    """A load that is over, as `StartupTimes.learn_load` takes it."""
 
     worker: WorkerId
     record: LoadRecord
-    predicted_queue_s: float | None = None
-    predicted_load_s: float | None = None
 
 
 class ResumeSeen(Struct, frozen=True):
-    """Arguments of `StartupTimes.learn_resume`."""
+    """A move to `worker`, as `StartupTimes.learn_resume` takes it."""
 
     worker: WorkerId
     model: ModelName
     context_tokens: int
-    predicted_s: float | None
-    actual_s: float
+    seconds: float
 
 
 class TokensSeen(Struct, frozen=True):
-    """Arguments of `StartupTimes.learn_tokens`."""
+    """What a request drew, as `StartupTimes.learn_tokens` takes it."""
 
     worker: WorkerId
     model: ModelName
@@ -132,15 +122,13 @@ class Store:
         """The head runs still: call it every minute or so, to know later when it stopped."""
         self._write(_STILL_ALIVE, (self._now(),))
 
-    def add_model(self, model: ModelSettings, workers: Sequence[WorkerId] | None = None) -> None:
-        """A model was added, to these workers or (None) to all."""
-        added = Added(model, None if workers is None else tuple(workers))
-        self._write("INSERT OR REPLACE INTO added VALUES (?, ?)", (model.name, _json(added)))
+    def add_model(self, model: ModelSettings) -> None:
+        """A model was added to all workers, those to come included."""
+        self._write("INSERT OR REPLACE INTO added VALUES (?, ?)", (model.name, _json(model)))
 
     def remove_model(self, model: str) -> None:
-        """A model that was added is so no more; its pin goes too."""
+        """A model that was added is so no more."""
         self._write("DELETE FROM added WHERE model = ?", (model,))
-        self.pin(model, is_pinned=False)
 
     def pin(self, model: str, *, is_pinned: bool) -> None:
         """A model was pinned, or is not any more."""
@@ -170,11 +158,15 @@ class Store:
             (type(seen).__name__, self._now(), _json(seen)),
         )
 
+    def written(self) -> "Future[None]":
+        """Ends when all that was written before is in the file."""
+        return self._writer.submit(lambda: None)
+
     # --- reading --------------------------------------------------------------------------------------------
 
-    def added(self) -> list[Added]:
+    def added(self) -> list[ModelSettings]:
         """The models that were added, by name; what cannot be read (any more) is left out."""
-        return _decoded(self._read("SELECT body FROM added ORDER BY model"), Added)
+        return _decoded(self._read("SELECT body FROM added ORDER BY model"), ModelSettings)
 
     def pins(self) -> set[ModelName]:
         """The models that are pinned."""
