@@ -105,7 +105,6 @@ async def test_only_what_was_added_can_be_removed(head: Head) -> None:
         await head.admin.remove_model("a")
 
 
-@pytest.mark.xfail(strict=True, reason="Control must forget a model on the worker's ModelRemoved too")
 async def test_what_a_worker_says_while_it_removes_a_model_does_not_bring_it_back(head: Head) -> None:
     def unloading(message: FromHead) -> Sequence[Message]:
         """As real workers do: the instance goes first."""

@@ -52,8 +52,9 @@ class ModelAdmin:
         self._control.remove_model(name, partial(_tell, over))
         if name in self._control.catalog.pinned:
             self._control.pin(name, False)
+        answers = await _within(over, f"{name}: not every worker has answered")
         await self._keeper.keep(self._control.catalog)
-        return _answered(name, await _within(over, f"{name}: not every worker has answered"))
+        return _answered(name, answers)
 
     async def pin(self, request: web.Request) -> web.Response:
         """Keep a model's instances on their devices, or let them be evicted again."""

@@ -15,12 +15,13 @@ Answers = dict[WorkerId, str | None]
 
 @dataclass(slots=True)
 class _Asked:
-    """An order to all workers, whose answers are awaited; `settings` are those of a model that is added."""
+    """An order to all workers, whose answers are awaited: to add a model of these settings, or remove it."""
 
     waiting: set[WorkerId]
     done: Callable[[Answers], None]
     answers: Answers
-    settings: ModelSettings | None
+    settings: ModelSettings
+    is_removal: bool
 
 
 class Catalog:
@@ -48,14 +49,18 @@ class Catalog:
     def remove(self, name: ModelName, workers: Iterable[WorkerId], done: Callable[[Answers], None]) -> None:
         """Have all workers forget a model that was added; NotFoundError for any other.
 
-        Who waits for it and who runs it must have been seen to before.
+        Who waits for it and who runs it must have been seen to before. If a worker refuses, it stays added.
         """
         if name not in self.added:
             raise NotFoundError(
                 f"{name} was not added to this cluster; what is in a worker's configuration is removed there"
             )
-        del self.added[name]
-        self._ask(name, workers, done, RemoveModel(name), None)
+        settings = self.added[name]
+        self._ask(name, workers, done, RemoveModel(name), settings)
+
+    def is_removing(self, name: ModelName) -> bool:
+        """Whether workers have been told to forget the model and have not all answered."""
+        return name in self._asked and self._asked[name].is_removal
 
     def joined(self, worker: WorkerId, models: Mapping[ModelName, object]) -> None:
         """A worker has come: it is told what it does not know."""
@@ -66,12 +71,13 @@ class Catalog:
     def gone(self, worker: WorkerId) -> None:
         """A worker is lost; nobody waits for its answer any more."""
         for name in list(self._asked):
-            self._answer(name, worker, "it is gone")
+            # One that is removed is no more in a worker that is gone.
+            self._answer(name, worker, None if self.is_removing(name) else "it is gone")
 
     def heard(self, worker: WorkerId, message: ModelChanged | ModelRefused | ModelRemoved) -> None:
         """Take a worker's answer, if this is one."""
         if isinstance(message, ModelChanged):
-            if (asked := self._asked.get(message.model.name)) is not None and asked.settings is not None:
+            if not self.is_removing(message.model.name):
                 self._answer(message.model.name, worker, message.error)
         else:
             self._answer(message.model, worker, message.reason if isinstance(message, ModelRefused) else None)
@@ -82,11 +88,11 @@ class Catalog:
         workers: Iterable[WorkerId],
         done: Callable[[Answers], None],
         order: Message,
-        settings: ModelSettings | None,
+        settings: ModelSettings,
     ) -> None:
         if name in self._asked:
             raise ConflictError(f"{name} is being added or removed right now; wait for that to end")
-        asked = self._asked[name] = _Asked(set(workers), done, {}, settings)
+        asked = self._asked[name] = _Asked(set(workers), done, {}, settings, isinstance(order, RemoveModel))
         for worker in sorted(asked.waiting):
             self._send(worker, order)
         self._end_if_complete(name, asked)
@@ -97,11 +103,14 @@ class Catalog:
             return
         asked.waiting.discard(worker)
         asked.answers[worker] = problem
-        if problem is None and asked.settings is not None:
+        if problem is None and not asked.is_removal:
             self.added[name] = asked.settings
         self._end_if_complete(name, asked)
 
     def _end_if_complete(self, name: ModelName, asked: _Asked) -> None:
-        if not asked.waiting:
-            del self._asked[name]
-            asked.done(asked.answers)
+        if asked.waiting:
+            return
+        del self._asked[name]
+        if asked.is_removal and not any(asked.answers.values()):
+            del self.added[name]
+        asked.done(asked.answers)

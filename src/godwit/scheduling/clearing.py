@@ -8,9 +8,10 @@ moved by then stay where they are.
 
 from collections.abc import Iterator
 
+from godwit.scheduling.bookings import Place
 from godwit.scheduling.choices import Choice, Step, Victim
 from godwit.scheduling.events import Decision, Interrupt, Load, Move, Unload
-from godwit.scheduling.ledger import Ledger, Place
+from godwit.scheduling.ledger import Ledger
 from godwit.scheduling.startup import fit
 from godwit.scheduling.view import Running, Times
 from godwit.types import ModelName, RequestId, WorkerId
@@ -74,18 +75,18 @@ class Clearing:
                 self._preempted[decision.request] = choice.worker
         return decisions
 
-    def advance(self) -> list[Decision]:
-        """Unload victims that have nothing left, and load where the last one has gone."""
+    def advance(self, worker: WorkerId) -> list[Decision]:
+        """Give claims on a worker up for which nobody waits any more, unload victims that have nothing left,
+        and load where the last one has gone."""
         decisions: list[Decision] = []
-        for place, victims in list(self._ledger.claims.items()):
-            for victim in sorted(victims):
-                state = self._ledger.model(place.worker, victim)
-                if state is None or state.num_used:
-                    continue
-                if state.is_idle:
-                    decisions.append(Unload(place.worker, victim, f"has made room for {place.model}"))
-                self._ledger.evict_victim(place, victim)
-            if not self._ledger.claims[place]:
+        for model, victims in list(self._ledger.claims.get(worker, {}).items()):
+            place = Place(worker, model)
+            state = self._ledger.model(worker, model)
+            if state is not None and not state.num_promised:
+                self._ledger.end_claim(place)
+                continue
+            decisions += self._unload_done(place, victims)
+            if not self._ledger.claims[worker][model]:
                 decisions.append(self._load_at_last(place))
         return decisions
 
@@ -93,22 +94,26 @@ class Clearing:
         """A request stayed where it was: a claim that needs it gone is given up, and it is left in peace."""
         if (running := self._ledger.running.get(request)) is None:
             return
-        if any(p.worker == running.worker and running.model in v for p, v in self._ledger.claims.items()):
+        if any(running.model in victims for victims in self._ledger.claims.get(running.worker, {}).values()):
             self._ledger.keep(request, self._ledger.now + MOVE_AGAIN_S)
             self.give_up(running.worker, running.model)
 
     def give_up(self, worker: WorkerId, model: ModelName) -> None:
         """Drop a claim, if there is one: the model goes, or a victim of it has to."""
-        for place, victims in list(self._ledger.claims.items()):
-            if place == (worker, model) or (place.worker == worker and model in victims):
-                self._ledger.end_claim(place)
+        for coming, victims in list(self._ledger.claims.get(worker, {}).items()):
+            if model == coming or model in victims:
+                self._ledger.end_claim(Place(worker, coming))
 
-    def give_up_unwanted(self) -> None:
-        """Drop claims for which nobody waits any more."""
-        for place in list(self._ledger.claims):
-            state = self._ledger.model(*place)
-            if state is not None and not state.num_promised:
-                self._ledger.end_claim(place)
+    def _unload_done(self, place: Place, victims: frozenset[ModelName]) -> list[Decision]:
+        decisions: list[Decision] = []
+        for victim in sorted(victims):
+            state = self._ledger.model(place.worker, victim)
+            if state is None or state.num_used:
+                continue
+            if state.is_idle:
+                decisions.append(Unload(place.worker, victim, f"has made room for {place.model}"))
+            self._ledger.evict_victim(place, victim)
+        return decisions
 
     def _load_at_last(self, place: Place) -> Decision:
         self._ledger.end_claim(place)

@@ -155,6 +155,8 @@ class Control:
 
     def _model_changed(self, worker: WorkerId, message: ModelChanged) -> None:
         member, name = self.members[worker], message.model.name
+        if self.catalog.is_removing(name):
+            return  # It unloads it first, and says so.
         member.models[name] = message.model
         if message.load is not None or message.error is not None or message.model.is_loaded:
             member.loading.discard(name)
@@ -173,10 +175,7 @@ class Control:
         done: Callable[[Outcome], None],
         method: str | None = None,
     ) -> None:
-        """Move a request to `destination`, or wherever the policy says; `done` hears the outcome.
-
-        `method` None is the one that is configured.
-        """
+        """Move a request to `destination` (None: the quickest) by `method` (None: as configured)."""
         if request in self._wishes:
             done(ConflictError(f"{request} is moving already; wait for that move to end"))
             return
@@ -243,8 +242,7 @@ class Control:
     def _check_model(self, model: ModelName) -> None:
         names = {info.name for info in self.models()}
         if model not in names:
-            known = ", ".join(sorted(names)) or "none"
-            raise ModelNotFoundError(f"no server has the model {model!r}; models: {known}")
+            raise ModelNotFoundError(f"no server has the model {model!r}; models: {', '.join(sorted(names))}")
 
     def restart_scheduler(self) -> None:
         """Replace the scheduler by a new one that knows only what workers and journals tell."""

@@ -1,41 +1,14 @@
 """Who holds which slot and whose memory is whose: the scheduler's books, and that they always balance."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from godwit.errors import InvariantBrokenError
+from godwit.scheduling.bookings import Moving, Place, Saved, Stirred
 from godwit.scheduling.events import Placed, WorkerJoined
 from godwit.scheduling.view import ClusterView, ModelView, Running, Times, WorkerView
 from godwit.types import ModelInfo, ModelName, RequestId, WorkerId
-
-
-class Place(NamedTuple):
-    """A model on a worker."""
-
-    worker: WorkerId
-    model: ModelName
-
-
-class Moving(Struct, frozen=True):
-    """A move under way; `is_reserved` is False once the destination that kept the slot is gone."""
-
-    model: ModelName
-    destination: WorkerId
-    is_reserved: bool = True
-
-
-class Saved(NamedTuple):
-    """The books at one moment, for `Ledger.restore`."""
-
-    workers: dict[WorkerId, WorkerView]
-    running: dict[RequestId, Running]
-    moves: dict[RequestId, Moving]
-    promises: dict[RequestId, Place]
-    claims: dict[Place, frozenset[ModelName]]
-    evicted: set[Place]
 
 
 class Ledger:
@@ -52,11 +25,10 @@ class Ledger:
         self._running: dict[RequestId, Running] = {}
         self._moves: dict[RequestId, Moving] = {}
         self._promises: dict[RequestId, Place] = {}
-        self._claims: dict[Place, frozenset[ModelName]] = {}
+        self._claims: dict[WorkerId, dict[ModelName, frozenset[ModelName]]] = {}
         self._evicted: set[Place] = set()
         self._pinned: set[ModelName] = set()
-        self._eased: set[WorkerId] = set()
-        self._stirred: set[ModelName] = set()
+        self.stirred = Stirred()
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -90,7 +62,7 @@ class Ledger:
         return self._moves
 
     @property
-    def claims(self) -> Mapping[Place, frozenset[ModelName]]:
+    def claims(self) -> Mapping[WorkerId, Mapping[ModelName, frozenset[ModelName]]]:
         """Models that are to be loaded once the named ones have left that worker."""
         return self._claims
 
@@ -98,20 +70,6 @@ class Ledger:
         """One model on one worker, None where it is not there."""
         known = self._workers.get(worker)
         return None if known is None else known.models.get(model)
-
-    def take_stirred(self, waiting: Iterable[ModelName]) -> list[ModelName]:
-        """Those of the models that wait for which something may be possible now that was not before: one of
-        their workers has had a slot or memory freed since this was last asked, or it was said of them."""
-        eased = [self._workers[name].models for name in self._eased if name in self._workers]
-        found = [
-            model for model in waiting if model in self._stirred or any(model in models for models in eased)
-        ]
-        self._eased, self._stirred = set(), set()
-        return found
-
-    def stir(self, model: ModelName) -> None:
-        """Have a model that waits looked at again."""
-        self._stirred.add(model)
 
     def num_moves(self, worker: WorkerId) -> tuple[int, int]:
         """How many moves have the worker as source, and as destination."""
@@ -138,7 +96,7 @@ class Ledger:
             known = known.with_model(state)
             self._holders.setdefault(info.name, {})[event.worker] = None
         self._workers[event.worker] = known
-        self._eased.add(event.worker)
+        self.stirred.ease(event.worker)
         for placed in event.running:
             self.start(placed, event.worker)
         for placed in event.incoming:
@@ -152,8 +110,8 @@ class Ledger:
         for request, promise in list(self._promises.items()):
             if promise.worker == worker:
                 del self._promises[request]
-                self.stir(promise.model)
-        self._claims = {place: victims for place, victims in self._claims.items() if place.worker != worker}
+                self.stirred.stir(promise.model)
+        self._claims.pop(worker, None)
         self._evicted = {place for place in self._evicted if place.worker != worker}
         for request in [request for request, place in self._running.items() if place.worker == worker]:
             del self._running[request]
@@ -186,7 +144,7 @@ class Ledger:
             self._evicted.discard(place)
         is_loading = state.is_loading and not is_load_over and not info.is_loaded
         self._workers[worker] = known.with_model(replace(state, info=info, is_loading=is_loading))
-        self._eased.add(worker)
+        self.stirred.ease(worker)
         if is_load_over and not info.is_loaded:
             self._break_promises(worker, info.name)
         self._holders.setdefault(info.name, {})[worker] = None
@@ -208,7 +166,7 @@ class Ledger:
         (self._pinned.add if is_pinned else self._pinned.discard)(model)
         for worker in self._holders.get(model, ()):
             self._change(Place(worker, model), is_pinned=is_pinned)
-            self._eased.add(worker)
+            self.stirred.ease(worker)
 
     def load(self, worker: WorkerId, model: ModelName, ready_at_s: float) -> None:
         """Book the memory of a model that is to be loaded now."""
@@ -223,16 +181,17 @@ class Ledger:
         place = Place(worker, model)
         self._change(place, info=replace(state.info, is_loaded=False), is_leaving=False)
         self._evicted.add(place)
-        self._eased.add(worker)
+        self.stirred.ease(worker)
 
     # --- claims ---------------------------------------------------------------------------------------------
 
     def claim(self, place: Place, victims: Iterable[ModelName], ready_at_s: float) -> None:
         """Keep room for a model that is to be loaded when the victims have left: they take nothing new, and
         what they do not free of its memory is kept from the free memory now."""
-        self._claims[place] = frozenset(victims)
+        victims = frozenset(victims)
+        self._claims.setdefault(place.worker, {})[place.model] = victims
         self._change(place, is_coming=True, ready_at_s=ready_at_s)
-        for victim in self._claims[place]:
+        for victim in victims:
             self._change(Place(place.worker, victim), is_leaving=True)
         self._count_claims(place.worker)
         self._check_memory(place.worker)
@@ -246,16 +205,16 @@ class Ledger:
             self.evict(place.worker, victim)
         else:
             self._change(Place(place.worker, victim), is_leaving=False)
-        self._claims[place] -= {victim}
+        self._claims[place.worker][place.model] -= {victim}
         self._count_claims(place.worker)
 
     def end_claim(self, place: Place) -> None:
         """Give a claim up, or over to the load that it was for; victims that are still there may stay."""
-        for victim in self._claims.pop(place):
+        for victim in self._claims[place.worker].pop(place.model):
             self._change(Place(place.worker, victim), is_leaving=False)
         self._change(place, is_coming=False)
         self._count_claims(place.worker)
-        self._eased.add(place.worker)
+        self.stirred.ease(place.worker)
 
     # --- requests -------------------------------------------------------------------------------------------
 
@@ -295,7 +254,7 @@ class Ledger:
             return None
         if move.is_reserved:
             self._count(Place(move.destination, move.model), num_reserved=-1)
-            self._eased.add(move.destination)
+            self.stirred.ease(move.destination)
         if worker is None:
             if (place := self._running.get(request)) is not None:
                 self._put(replace(place, is_moving=False))
@@ -315,7 +274,7 @@ class Ledger:
     def release(self, request: RequestId) -> None:
         """Give a promised slot back, if there is one."""
         if (promise := self.suspend(request)) is not None:
-            self._eased.add(promise.worker)
+            self.stirred.ease(promise.worker)
 
     def suspend(self, request: RequestId) -> Place | None:
         """Give a promised slot back for a moment, to be promised anew or `resume`d; None: there was none."""
@@ -326,7 +285,7 @@ class Ledger:
     def resume(self, request: RequestId, promise: Place) -> None:
         """The moment is over: what was not promised anew is free for others."""
         if self._promises.get(request) != promise:
-            self._eased.add(promise.worker)
+            self.stirred.ease(promise.worker)
 
     # --- bookings that come to nothing ----------------------------------------------------------------------
 
@@ -337,7 +296,7 @@ class Ledger:
             dict(self._running),
             dict(self._moves),
             dict(self._promises),
-            dict(self._claims),
+            {worker: dict(claims) for worker, claims in self._claims.items()},
             set(self._evicted),
         )
 
@@ -359,7 +318,7 @@ class Ledger:
         for request, promise in list(self._promises.items()):
             if promise.worker == worker and model in (None, promise.model):
                 self.release(request)
-                self.stir(promise.model)
+                self.stirred.stir(promise.model)
 
     def _take_away(self, request: RequestId) -> bool:
         place = self._running.pop(request, None)
@@ -368,7 +327,7 @@ class Ledger:
         state = self._state(Place(place.worker, place.model))
         left = tuple(one for one in state.running if one.request != request)
         self._change(Place(place.worker, place.model), running=left, used_at_s=self.now)
-        self._eased.add(place.worker)
+        self.stirred.ease(place.worker)
         return True
 
     def _reserve(self, request: RequestId, move: Moving) -> None:
@@ -396,10 +355,9 @@ class Ledger:
 
     def _count_claims(self, worker: WorkerId) -> None:
         claimed = 0
-        for place, victims in self._claims.items():
-            if place.worker == worker:
-                freed = sum(self._state(Place(worker, victim)).info.device_bytes for victim in victims)
-                claimed += max(0, self._state(place).info.device_bytes - freed)
+        for model, victims in self._claims[worker].items():
+            freed = sum(self._state(Place(worker, victim)).info.device_bytes for victim in victims)
+            claimed += max(0, self._state(Place(worker, model)).info.device_bytes - freed)
         self._workers[worker] = replace(self._workers[worker], claimed_bytes=claimed)
 
     def _check_memory(self, worker: WorkerId) -> None:

@@ -40,7 +40,7 @@ from godwit.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from godwit.scheduling.ledger import Ledger, Place
+from godwit.scheduling.ledger import Ledger
 from godwit.scheduling.policies import Policy, ending, free_slot, quickest
 from godwit.scheduling.startup import describe, fit
 from godwit.scheduling.view import ClusterView, Times
@@ -96,10 +96,11 @@ class Scheduler:
         decisions += self._drains.interrupts(now)
         while (move := self._drains.next_move(now)) is not None:
             decisions += self._clearing.move(move[0], move[1], "drain")
-        decisions += self._clearing.advance()
-        while models := self._ledger.take_stirred(self._lines.models):
-            decisions += self._place_all(models)
-            self._clearing.give_up_unwanted()
+        while (stirred := self._ledger.stirred.take()) is not None:
+            workers, models = stirred
+            for worker in sorted(workers):
+                decisions += self._clearing.advance(worker)
+            decisions += self._place_all(self._concerned(workers, models))
         decisions += self._drains.emptied()
         return decisions
 
@@ -176,7 +177,6 @@ class Scheduler:
         self._lines.forget(request)
         self._clearing.forget(request)
         self._ledger.release(request)
-        self._clearing.give_up_unwanted()
 
     def _no_model(self, request: RequestId, model: ModelName) -> Reject:
         known = ", ".join(sorted(self._models)) or "none"
@@ -196,7 +196,7 @@ class Scheduler:
         if preempted_from is not None:
             event = replace(event, exclude=event.exclude - {preempted_from})
         self._lines.add(event, self._ledger.now)
-        self._ledger.stir(event.model)
+        self._ledger.stirred.stir(event.model)
         return []
 
     def _placement_failed(self, event: PlacementFailed) -> None:
@@ -208,7 +208,7 @@ class Scheduler:
     def _ticked(self) -> list[Decision]:
         self._drains.stop_avoiding()
         for model in self._lines.stop_avoiding():
-            self._ledger.stir(model)
+            self._ledger.stirred.stir(model)
         self._stir_some()
         decisions: list[Decision] = []
         for waiting in self._lines.expired(self._ledger.now):
@@ -223,10 +223,10 @@ class Scheduler:
     def _stir_some(self) -> None:
         """Look again at some models that wait, each in its turn: for them a server may have changed that has
         not got them, but would take what is in their way; or a move that failed may be tried again."""
-        models = self._lines.models
+        models = list(self._lines.models)
         first = self._num_stirred % max(1, len(models))
         for model in (models[first:] + models[:first])[:MAX_STIRRED]:
-            self._ledger.stir(model)
+            self._ledger.stirred.stir(model)
         self._num_stirred += MAX_STIRRED
 
     def _why(self, waiting: Waiting) -> str:
@@ -286,14 +286,20 @@ class Scheduler:
         return choice
 
     def _is_coming(self, worker: WorkerId, model: ModelName) -> bool:
-        return Place(worker, model) in self._ledger.claims
+        return model in self._ledger.claims.get(worker, ())
 
     # --- placement ------------------------------------------------------------------------------------------
 
     def _view(self) -> ClusterView:
         return self._ledger.view(self._times, self._draw())
 
-    def _place_all(self, models: list[ModelName]) -> list[Decision]:
+    def _concerned(self, workers: set[WorkerId], models: set[ModelName]) -> set[ModelName]:
+        """Models that wait and were stirred, or are on a worker that was eased."""
+        waiting = self._lines.models
+        known = (self._ledger.workers[name].models for name in workers if name in self._ledger.workers)
+        return (models & waiting).union(*(waiting & there.keys() for there in known))
+
+    def _place_all(self, models: set[ModelName]) -> list[Decision]:
         """Place what can be of those who wait for these models.
 
         Free slots come first: nobody evicts an idle instance that somebody else waits for.

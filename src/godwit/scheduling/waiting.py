@@ -1,7 +1,7 @@
 """Requests that wait for a slot: first come, first served per model."""
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, KeysView
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -45,9 +45,9 @@ class WaitingLines:
         self._num_added = 0
 
     @property
-    def models(self) -> list[ModelName]:
+    def models(self) -> KeysView[ModelName]:
         """Those that somebody waits for."""
-        return [model for model, line in self._lines.items() if line]
+        return self._lines.keys()
 
     def by_age(self, models: Iterable[ModelName]) -> list[list[Waiting]]:
         """A copy of each of these models' lines, the one whose first has waited longest first."""
@@ -70,8 +70,10 @@ class WaitingLines:
     def step_out(self, request: RequestId) -> None:
         """Take a request out of the line, if it is there, and remember its place."""
         waiting = self._known.get(request)
-        if waiting is not None and waiting in self._lines[waiting.model]:
-            self._lines[waiting.model].remove(waiting)
+        if waiting is not None and waiting in (line := self._lines.get(waiting.model, [])):
+            line.remove(waiting)
+            if not line:
+                del self._lines[waiting.model]
 
     def step_back(self, request: RequestId, avoid: WorkerId, reason: str) -> None:
         """Return a request to its place; it avoids that worker until the next tick."""
