@@ -11,6 +11,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from godwit import cli_bench_scheduling
 from godwit.bench.continuation import ContinuationReport, Share, run_continuation
 from godwit.bench.crossover import CrossoverOptions, link_name, run_crossover
 from godwit.bench.crossover_plan import MIN_CONTEXT_TOKENS
@@ -32,6 +33,7 @@ T = TypeVar("T")
 
 def add_commands(app: typer.Typer) -> None:
     """Add `bench` to the command line."""
+    cli_bench_scheduling.add_commands(bench)
     app.add_typer(bench, name="bench")
 
 

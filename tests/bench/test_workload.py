@@ -1,0 +1,68 @@
+"""The synthetic load has the statistics that it is asked for, and comes again with its seed."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from godwit.bench.workload import arrivals_s, choices, gamma_gaps_s, lengths, popularity
+
+
+@pytest.mark.parametrize("cv", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("rate", [0.1, 30.0])
+def test_gaps_have_the_wanted_mean_and_spread(cv: float, rate: float) -> None:
+    gaps = gamma_gaps_s(np.random.default_rng(1), 200_000, rate, cv)
+    assert gaps.mean() == pytest.approx(1 / rate, rel=0.02)
+    assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.02)
+
+
+def test_very_bursty_gaps() -> None:
+    """The spread of a CV of 8 is made by one gap in a hundred."""
+    gaps = gamma_gaps_s(np.random.default_rng(1), 2_000_000, 1.0, 8.0)
+    assert gaps.mean() == pytest.approx(1.0, rel=0.03)
+    assert gaps.std() / gaps.mean() == pytest.approx(8.0, rel=0.03)
+    assert np.median(gaps) < 1e-10
+
+
+def test_a_clock() -> None:
+    assert list(gamma_gaps_s(np.random.default_rng(1), 3, 4.0, 0.0)) == [0.25, 0.25, 0.25]
+
+
+@pytest.mark.parametrize(("rate", "cv"), [(0.0, 1.0), (-1.0, 1.0), (1.0, -1.0), (float("nan"), 1.0)])
+def test_impossible_gaps(rate: float, cv: float) -> None:
+    with pytest.raises(ValueError, match="a rate is above 0"):
+        gamma_gaps_s(np.random.default_rng(1), 1, rate, cv)
+
+
+@given(seed=st.integers(0, 2**32), rate=st.floats(0.05, 20), cv=st.floats(0.01, 8), seconds=st.floats(1, 600))
+def test_arrivals_are_in_order_in_time_and_as_many_as_asked(
+    seed: int, rate: float, cv: float, seconds: float
+) -> None:
+    times = arrivals_s(np.random.default_rng(seed), rate, cv, seconds)
+    assert len(times) == round(rate * seconds)
+    assert list(times) == sorted(times)
+    assert all(0 <= time < seconds for time in times)
+    assert list(arrivals_s(np.random.default_rng(seed), rate, cv, seconds)) == list(times)
+
+
+def test_scaled_arrivals_keep_their_bursts() -> None:
+    gaps = np.diff(arrivals_s(np.random.default_rng(1), 100.0, 4.0, 5000.0))
+    assert gaps.mean() == pytest.approx(0.01, rel=0.02)
+    assert gaps.std() / gaps.mean() == pytest.approx(4.0, rel=0.03)
+
+
+def test_popularity() -> None:
+    shares = popularity(6, 1.0)
+    assert shares.sum() == pytest.approx(1.0)
+    assert shares[0] / shares[5] == pytest.approx(6.0)
+    assert list(popularity(4, 0.0)) == [0.25] * 4
+    drawn = choices(np.random.default_rng(1), shares, 100_000)
+    assert np.bincount(drawn) / 100_000 == pytest.approx(shares, abs=0.01)
+
+
+def test_lengths() -> None:
+    drawn = lengths(np.random.default_rng(1), 100_000, 48, 0.6, 1, 10_000)
+    assert np.median(drawn) == pytest.approx(48, abs=1)
+    assert np.log(drawn).std() == pytest.approx(0.6, rel=0.03)
+    cut = lengths(np.random.default_rng(1), 1000, 48, 0.6, 40, 50)
+    assert (min(cut), max(cut)) == (40, 50)
