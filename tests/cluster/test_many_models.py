@@ -5,11 +5,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import aiohttp
 import pytest
 from msgspec.structs import replace
 
 from godwit.bench.expected import fake_answer, text_of
-from godwit.config import ModelSettings, WorkerSettings
+from godwit.config import ModelSettings, Settings, WorkerSettings
 from godwit.engines.fake import FakeOptions
 from godwit.types import Sampling
 from tests.cluster.harness import Cluster, fake, settings
@@ -34,8 +35,7 @@ def _models(folder: Path) -> tuple[ModelSettings, ...]:
     return tuple(models)
 
 
-@pytest.mark.parametrize("policy", ["live_migration", "preemption"])
-async def test_all_are_answered_exactly(policy: str, tmp_path: Path) -> None:
+def _settings(policy: str, folder: Path) -> Settings:
     worker = WorkerSettings(
         slots=4,
         device_bytes=2 * INSTANCE_BYTES,
@@ -43,16 +43,40 @@ async def test_all_are_answered_exactly(policy: str, tmp_path: Path) -> None:
         emulated_ssd_bytes_per_s=1e6,
         emulated_dram_bytes_per_s=4e6,
     )
-    chosen = settings(*_models(tmp_path), worker=worker, placement_timeout_s=120.0)
-    chosen = replace(chosen, head=replace(chosen.head, policy=policy))
+    chosen = settings(*_models(folder), worker=worker, placement_timeout_s=120.0)
+    return replace(chosen, head=replace(chosen.head, policy=policy))
+
+
+@pytest.mark.parametrize("policy", ["live_migration", "preemption"])
+async def test_all_are_answered_exactly(policy: str, tmp_path: Path) -> None:
     random = Random(policy)
-    async with Cluster(chosen, NUM_WORKERS) as cluster:
+    async with Cluster(_settings(policy, tmp_path), NUM_WORKERS) as cluster:
         bodies = [_body(random) for _ in range(NUM_REQUESTS)]
         await asyncio.gather(*(_check(cluster, body) for body in bodies))
         await cluster.is_idle()
         records = (await cluster.state()).moves
     changed = {record.method for record in records if record.outcome == "done"}
     assert changed <= ({"tokens"} if policy == "live_migration" else {"failover"})
+
+
+@pytest.mark.parametrize("policy", ["live_migration", "preemption"])
+async def test_the_scheduler_may_be_killed_in_the_middle_of_loads_and_moves(
+    policy: str, tmp_path: Path
+) -> None:
+    """A new one takes over after each answer, whatever is under way then; streams do not notice."""
+    random = Random(policy)
+    async with (
+        Cluster(_settings(policy, tmp_path), NUM_WORKERS) as cluster,
+        aiohttp.ClientSession() as session,
+    ):
+
+        async def check(body: dict[str, Any]) -> None:
+            await _check(cluster, body)
+            async with session.post(f"{cluster.url}/admin/scheduler/restart") as response:
+                assert response.status == 200
+
+        await asyncio.gather(*(check(_body(random)) for _ in range(NUM_REQUESTS // 3)))
+        await cluster.is_idle()
 
 
 def _body(random: Random) -> dict[str, Any]:

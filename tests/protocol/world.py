@@ -27,11 +27,12 @@ from godwit.protocol.messages import (
     Welcome,
 )
 from godwit.protocol.model_messages import AddModel, Load, RemoveModel, Unload
-from godwit.scheduling.control import Control, Outcome
+from godwit.scheduling.control import Control
 from godwit.scheduling.eventlog import EventLog
 from godwit.scheduling.policies import POLICIES
 from godwit.scheduling.recorder import Recorder
 from godwit.scheduling.scheduler import Scheduler
+from godwit.scheduling.wishes import Outcome
 from godwit.types import (
     ModelInfo,
     ModelName,

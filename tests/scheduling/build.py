@@ -75,12 +75,12 @@ class Story:
         within_s: float = 60.0,
         exclude: Iterable[str] = (),
         has_started: bool = False,
+        was_preempted: bool = False,
     ) -> list[Decision]:
         not_on = frozenset(WorkerId(one) for one in exclude)
         deadline = self.now + within_s
-        return self.tell(
-            RequestQueued(RequestId(request), ModelName(model), deadline, not_on, has_started=has_started)
-        )
+        name = RequestId(request)
+        return self.tell(RequestQueued(name, ModelName(model), deadline, not_on, has_started, was_preempted))
 
     def end(self, request: str) -> list[Decision]:
         return self.tell(RequestEnded(RequestId(request)))

@@ -64,6 +64,7 @@ class Request:
     deadline: float
     exclude: set[WorkerId]
     has_started: bool
+    was_preempted: bool = False
     avoid: set[WorkerId] = field(default_factory=set)
     worker: WorkerId | None = None
     destination: WorkerId | None = None
@@ -84,7 +85,6 @@ class Cluster:
         self.drains: dict[WorkerId, float | None] = {}
         self.num_requests = 0
         self.pinned: set[ModelName] = set()
-        self.preempted: set[RequestId] = set()
         self.scheduler = self._new_scheduler()
 
     # --- what happens ---------------------------------------------------------------------------------
@@ -108,12 +108,12 @@ class Cluster:
             elif one.destination == name:
                 self.end_move(request, is_done=False)
 
-    def queue(self, model: ModelName, exclude: set[WorkerId]) -> None:
+    def queue(self, model: ModelName, exclude: set[WorkerId]) -> list[Decision]:
         self.num_requests += 1
         name = RequestId(f"r{self.num_requests}")
         one = Request(model, self.num_requests, self.now + PATIENCE_S, exclude, has_started=False)
         self.requests[name] = one
-        self.tell(_queued(name, one))
+        return self.tell(_queued(name, one))
 
     def end(self, name: RequestId) -> None:
         self._free(name)
@@ -202,14 +202,17 @@ class Cluster:
         )
         return sum(place.count(name) for place in places)
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: Event) -> list[Decision]:
+        """Have the scheduler handle an event and do what it decides, which is given too."""
         interrupted: list[Interrupt] = []
-        for decision in self.scheduler.handle(event, self.now):
+        decisions = self.scheduler.handle(event, self.now)
+        for decision in decisions:
             if isinstance(decision, Interrupt):
                 interrupted.append(decision)
             self._perform(decision)
         for decision in interrupted:
             self._queue_again(decision.request, decision.worker)
+        return decisions
 
     def _perform(self, decision: Decision) -> None:
         match decision:
@@ -235,8 +238,8 @@ class Cluster:
                 assert self.requests[request].worker == worker
                 if is_preemption:
                     assert self.policy == "preemption"
-                    assert request not in self.preempted, "nobody is preempted twice"
-                    self.preempted.add(request)
+                    assert not self.requests[request].was_preempted, "nobody is preempted twice"
+                    self.requests[request].was_preempted = True
                 else:
                     deadline = self.drains[worker]
                     assert deadline is not None and deadline <= self.now
@@ -283,10 +286,13 @@ class Cluster:
     def _joined(self, name: WorkerId) -> WorkerJoined:
         worker = self.workers[name]
         models = tuple(self._info(worker, model) for model in BYTES)
-        running = [Placed(request, one.model) for request, one in self.requests.items() if one.worker == name]
-        incoming = [
-            Placed(request, one.model) for request, one in self.requests.items() if one.destination == name
-        ]
+        running, incoming = (
+            [Placed(request, one.model, 100, one.was_preempted) for request, one in ones]
+            for ones in (
+                [item for item in self.requests.items() if item[1].worker == name],
+                [item for item in self.requests.items() if item[1].destination == name],
+            )
+        )
         return WorkerJoined(
             name,
             1,
@@ -308,4 +314,5 @@ class Cluster:
 
 
 def _queued(name: RequestId, one: Request) -> RequestQueued:
-    return RequestQueued(name, one.model, one.deadline, frozenset(one.exclude), one.has_started)
+    exclude = frozenset(one.exclude)
+    return RequestQueued(name, one.model, one.deadline, exclude, one.has_started, one.was_preempted)

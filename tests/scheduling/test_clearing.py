@@ -49,7 +49,7 @@ def test_live_migration_moves_the_running_request_away_and_loads_where_the_model
 def test_preemption_kills_the_running_request_which_goes_on_elsewhere_and_is_killed_once_only() -> None:
     story = two_servers("preemption")
     assert story.queue("new", model="b") == [interrupt("r", "s2", is_preemption=True)]
-    again = story.queue("r", model="a", exclude=["s2"], has_started=True)
+    again = story.queue("r", model="a", exclude=["s2"], has_started=True, was_preempted=True)
     assert again == [unload("s2", "a"), load("s2", "b"), load("s1", "a")]
     assert story.changed("s2", checkpoint("b", Tier.DRAM, is_loaded=True)) == [start("new", "s2")]
     assert story.changed("s1", checkpoint("a", Tier.DRAM, is_loaded=True)) == [start("r", "s1")]
@@ -64,7 +64,7 @@ def test_a_preempted_request_may_come_back_to_where_it_was() -> None:
     story = two_servers("preemption")
     story.leave("s1")
     story.queue("new", model="b")
-    assert story.queue("r", model="a", exclude=["s2"], has_started=True) == [
+    assert story.queue("r", model="a", exclude=["s2"], has_started=True, was_preempted=True) == [
         unload("s2", "a"),
         load("s2", "b"),
     ]
@@ -253,4 +253,6 @@ def test_a_victim_that_its_worker_drops_by_itself_frees_its_memory_for_the_claim
     assert story.queue("r2", model="b") == [interrupt("r1", "w", is_preemption=True)]
     assert story.changed("w", info("a", is_loaded=False, device_bytes=100)) == []
     assert story.queue("r3", model="c") == []
-    assert story.queue("r1", model="a", exclude=["w"], has_started=True) == [load("w", "b")]
+    assert story.queue("r1", model="a", exclude=["w"], has_started=True, was_preempted=True) == [
+        load("w", "b")
+    ]

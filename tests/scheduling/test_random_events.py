@@ -4,7 +4,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from godwit.scheduling.events import MoveRequested
+from godwit.scheduling.choices import Step
+from godwit.scheduling.events import Decision, Interrupt, Load, Move, MoveRequested, Start
+from godwit.scheduling.explain import explain
 from godwit.scheduling.policies import POLICIES, quickest
 from godwit.types import ModelName, RequestId, WorkerId
 from tests.scheduling.cluster import BYTES, HUGE, OTHER, SMALL, Cluster
@@ -44,7 +46,15 @@ class AnyOrder(RuleBasedStateMachine):
         exclude=st.sets(st.sampled_from(NAMES), max_size=1),
     )
     def queue(self, model: ModelName, exclude: set[WorkerId]) -> None:
-        self.cluster.queue(model, exclude)
+        """What is explained is what is then done, unless others wait for the same model."""
+        view = self.cluster.scheduler.snapshot()
+        waiting = [one.model for one in self.cluster.requests.values() if one.worker is None]
+        told = explain(view, model, self.cluster.policy, frozenset(exclude)).choice
+        decisions = self.cluster.queue(model, exclude)
+        if model not in waiting:
+            assert _place_of(decisions, model, self.cluster) == (
+                None if told is None else (told.step, told.worker)
+            )
 
     @rule(data=st.data())
     @precondition(lambda self: self.cluster.requests)
@@ -153,6 +163,22 @@ class AnyOrder(RuleBasedStateMachine):
         for worker in self.cluster.scheduler.snapshot().workers.values():
             assert worker.num_used == worker.claimed_bytes == 0
             assert not any(state.is_leaving or state.is_coming for state in worker.models.values())
+
+
+def _place_of(decisions: list[Decision], model: ModelName, cluster: Cluster) -> tuple[Step, WorkerId] | None:
+    """Where the latest request was sent, and by which step."""
+    view = cluster.scheduler.snapshot()
+    coming = [worker.id for worker in view.workers.values() if worker.models[model].is_coming]
+    promised = [worker.id for worker in view.workers.values() if worker.models[model].num_promised]
+    for decision in decisions:
+        match decision:
+            case Start():
+                return Step.START, decision.worker
+            case Load(worker, name) if name == model:
+                return Step.LOAD, worker
+            case Move(_, worker) | Interrupt(_, worker) if worker in coming:
+                return Step.CLEAR, worker
+    return (Step.WAIT_FOR_LOAD, promised[0]) if promised else None
 
 
 TestAnyOrder = AnyOrder.TestCase

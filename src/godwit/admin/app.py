@@ -15,8 +15,9 @@ from godwit.admin.status import cluster_status, emulated_tiers
 from godwit.errors import BadRequestError, GodwitError
 from godwit.keeper import Keeper
 from godwit.protocol.entry import MoveRecord
-from godwit.scheduling.control import Control, Outcome
+from godwit.scheduling.control import Control
 from godwit.scheduling.eventlog import EventLog
+from godwit.scheduling.wishes import Outcome
 from godwit.types import ModelName
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -143,6 +143,7 @@ class Entry:
     last_heard_s: float = 0.0
     num_failovers: int = 0
     num_moves: int = 0
+    was_preempted: bool = False
     is_dirty: bool = False
 
     @property

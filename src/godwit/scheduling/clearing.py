@@ -26,15 +26,11 @@ class Clearing:
     def __init__(self, ledger: Ledger, times: Times) -> None:
         self._ledger = ledger
         self._times = times
-        self._preempted: dict[RequestId, WorkerId] = {}
+        self._preempting: dict[RequestId, WorkerId] = {}
 
-    def preempted_from(self, request: RequestId) -> WorkerId | None:
-        """The worker from which the request was preempted once; None where it never was."""
-        return self._preempted.get(request)
-
-    def forget(self, request: RequestId) -> None:
-        """The request is over."""
-        self._preempted.pop(request, None)
+    def has_left(self, request: RequestId) -> WorkerId | None:
+        """A request is off its worker, or over; the worker if it was preempted there."""
+        return self._preempting.pop(request, None)
 
     def load(self, worker: WorkerId, model: ModelName, choice: Choice, reason: str) -> list[Decision]:
         """Evict what the choice says, then load."""
@@ -72,7 +68,7 @@ class Clearing:
             decisions += sent
         for decision in decisions:
             if isinstance(decision, Interrupt):
-                self._preempted[decision.request] = choice.worker
+                self._preempting[decision.request] = choice.worker
         return decisions
 
     def advance(self, worker: WorkerId) -> list[Decision]:

@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from godwit.config import ModelSettings
 from godwit.costs.choice import MoveCosts
 from godwit.costs.crossover import Method
@@ -32,6 +34,7 @@ from godwit.scheduling.observations import observation
 from godwit.scheduling.recorder import Recorder
 from godwit.scheduling.scheduler import Scheduler
 from godwit.scheduling.view import ClusterView
+from godwit.scheduling.wishes import Outcome, Wish
 from godwit.types import (
     ModelInfo,
     ModelName,
@@ -43,17 +46,6 @@ from godwit.types import (
     Sampling,
     WorkerId,
 )
-
-Outcome = MoveRecord | GodwitError
-
-
-@dataclass(slots=True)
-class Wish:
-    """A move that somebody asked for and waits for; `method` is one of `godwit.costs.choice.METHODS`."""
-
-    limits: MoveLimits
-    method: str
-    done: Callable[[Outcome], None]
 
 
 @dataclass(slots=True)
@@ -180,8 +172,7 @@ class Control:
             done(ConflictError(f"{request} is moving already; wait for that move to end"))
             return
         if destination is not None and destination not in self.members:
-            known = ", ".join(sorted(self.members)) or "none"
-            done(NotFoundError(f"no worker {destination!r}; workers: {known}"))
+            done(self._no_worker(destination))
             return
         self._wishes[request] = Wish(limits or self.move_limits, method or self.method, done)
         self._events.append(events.MoveRequested(request, destination, "asked for"))
@@ -191,8 +182,7 @@ class Control:
         """Empty a worker and let it leave, within `deadline_s` seconds if given; NotFoundError."""
         member = self.members.get(worker)
         if member is None:
-            known = ", ".join(sorted(self.members)) or "none"
-            raise NotFoundError(f"no worker {worker!r}; workers: {known}")
+            raise self._no_worker(worker)
         member.is_draining = True
         member.drain_deadline_s = None if deadline_s is None else self.now() + deadline_s
         self._events.append(events.DrainRequested(worker, member.drain_deadline_s))
@@ -239,6 +229,9 @@ class Control:
         self._check_model(model)
         return explain(self.view(), model, self.policy)
 
+    def _no_worker(self, name: WorkerId) -> NotFoundError:
+        return NotFoundError(f"no worker {name!r}; workers: {', '.join(sorted(self.members)) or 'none'}")
+
     def _check_model(self, model: ModelName) -> None:
         names = {info.name for info in self.models()}
         if model not in names:
@@ -275,9 +268,8 @@ class Control:
         member = self.members[worker]
 
         def placed(entries: list[Entry]) -> tuple[events.Placed, ...]:
-            return tuple(
-                events.Placed(entry.request, entry.model, entry.journal.num_tokens) for entry in entries
-            )
+            kept = ((e.request, e.model, e.journal.num_tokens, e.was_preempted) for e in entries)
+            return tuple(events.Placed(*one) for one in kept)
 
         return events.WorkerJoined(
             worker,
@@ -297,7 +289,9 @@ class Control:
     ) -> None:
         deadline = self.now() + self.placement_timeout_s
         self.recorder.queued(request, model, "it has lost its server" if has_started else "it is new")
-        self._events.append(events.RequestQueued(request, model, deadline, exclude, has_started))
+        entry = self.requests.get(request)
+        queued = events.RequestQueued(request, model, deadline, exclude, has_started)
+        self._events.append(replace(queued, was_preempted=entry is not None and entry.was_preempted))
 
     def placement_failed(self, request: RequestId, worker: WorkerId, reason: str) -> None:
         self._events.append(events.PlacementFailed(request, worker, reason))
@@ -361,8 +355,8 @@ class Control:
             case events.Leave():
                 self.send(decision.worker, messages.Leave("drained"))
             case events.Interrupt():
-                entry = self.requests.get(decision.request)
                 if entry is not None and entry.journal.owner == decision.worker:
+                    entry.was_preempted |= decision.is_preemption
                     self.requests.interrupt(decision.request, decision.reason)
 
     def _move(self, decision: events.Move) -> None:

@@ -10,7 +10,8 @@ from godwit.types import LoadRecord, ModelInfo, ModelName, RequestId, WorkerId
 class RequestQueued(Struct, frozen=True):
     """A request needs a worker by `deadline`, and none of `exclude`; whatever it held before is free again.
 
-    `has_started` says that its client has seen output: it goes before those that have not.
+    `has_started` says that its client has seen output: it goes before those that have not. One that
+    `was_preempted` once never drives out others in its turn, and is not preempted again.
     """
 
     request: RequestId
@@ -18,6 +19,7 @@ class RequestQueued(Struct, frozen=True):
     deadline: float
     exclude: frozenset[WorkerId] = frozenset()
     has_started: bool = False
+    was_preempted: bool = False
 
 
 class Placed(Struct, frozen=True):
@@ -26,6 +28,7 @@ class Placed(Struct, frozen=True):
     request: RequestId
     model: ModelName
     num_tokens: int = 0
+    was_preempted: bool = False
 
 
 class WorkerJoined(Struct, frozen=True):

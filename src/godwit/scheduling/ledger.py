@@ -1,5 +1,6 @@
 """Who holds which slot and whose memory is whose: the scheduler's books, and that they always balance."""
 
+import math
 from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
@@ -226,7 +227,8 @@ class Ledger:
         if request in self._running:
             raise InvariantBrokenError(f"{request} is started on {worker} but runs: {self._running[request]}")
         at_s = self.now if num_tokens else None
-        self._put(Running(request, model, worker, num_tokens, at_s))
+        stays_until_s = math.inf if placed.was_preempted else -math.inf
+        self._put(Running(request, model, worker, num_tokens, at_s, stays_until_s=stays_until_s))
 
     def accepted(self, request: RequestId, num_tokens: int) -> None:
         """A request runs from here on, with so many tokens."""
@@ -263,9 +265,10 @@ class Ledger:
             return move
         if worker != move.destination:
             raise InvariantBrokenError(f"{request} moved to {worker} but was sent to {move.destination}")
+        was_preempted = (one := self._running.get(request)) is not None and one.stays_until_s == math.inf
         self._take_away(request)
         if move.is_reserved:
-            self.start(Placed(request, move.model, num_tokens), worker)
+            self.start(Placed(request, move.model, num_tokens, was_preempted), worker)
         return move
 
     def promise(self, request: RequestId, worker: WorkerId, model: ModelName) -> None:

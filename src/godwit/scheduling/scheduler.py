@@ -1,6 +1,5 @@
 """The scheduler: events in, decisions out. It never waits for a load or a move; it reacts to their ends."""
 
-import math
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -175,7 +174,7 @@ class Scheduler:
     def _forget(self, request: RequestId) -> None:
         """The request is over, or nobody can take it."""
         self._lines.forget(request)
-        self._clearing.forget(request)
+        self._clearing.has_left(request)
         self._ledger.release(request)
 
     def _no_model(self, request: RequestId, model: ModelName) -> Reject:
@@ -191,10 +190,9 @@ class Scheduler:
         if self._ledger.workers and event.model not in self._models:
             self._lines.forget(event.request)
             return [self._no_model(event.request, event.model)]
-        # Whoever was preempted has done nothing wrong there, and may come back.
-        preempted_from = self._clearing.preempted_from(event.request)
-        if preempted_from is not None:
-            event = replace(event, exclude=event.exclude - {preempted_from})
+        # It has lost no server that was preempted there, and may come back.
+        preempted_from = self._clearing.has_left(event.request)
+        event = replace(event, exclude=event.exclude - {preempted_from})
         self._lines.add(event, self._ledger.now)
         self._ledger.stirred.stir(event.model)
         return []
@@ -340,8 +338,7 @@ class Scheduler:
             if choice is not None and choice.step is Step.WAIT_FOR_LOAD:
                 return choice
         # A request that was preempted once must not drive out others in its turn: they would go on for ever.
-        was_preempted = self._clearing.preempted_from(waiting.request) is not None
-        choice = (quickest if was_preempted else self._policy)(view, model, waiting.not_on)
+        choice = (quickest if waiting.was_preempted else self._policy)(view, model, waiting.not_on)
         if choice is None and self._ledger.now - waiting.since >= self._patience_s:
             choice = ending(view, model, waiting.not_on)
         return choice
@@ -355,9 +352,8 @@ class Scheduler:
         reason = describe(self._view(), model, choice)
         if choice.step is Step.START:
             self._lines.step_out(request)
-            self._ledger.start(Placed(request, model), choice.worker)
-            if self._clearing.preempted_from(request) is not None:
-                self._ledger.keep(request, math.inf)
+            placed = Placed(request, model, was_preempted=waiting.was_preempted)
+            self._ledger.start(placed, choice.worker)
             return [Start(request, choice.worker, reason)]
         decisions: list[Decision] | None = []
         if choice.step is Step.LOAD:

@@ -25,6 +25,7 @@ class Waiting(Struct, frozen=True):
     exclude: frozenset[WorkerId]
     avoid: frozenset[WorkerId] = frozenset()
     reason: str | None = None
+    was_preempted: bool = False
     promised: WorkerId | None = None
 
     @property
@@ -65,7 +66,17 @@ class WaitingLines:
         self._num_added += 1
         number = self._num_added if former is None else former.order[1]
         order = (not event.has_started, number)
-        self._insert(Waiting(order, event.request, event.model, event.deadline, now, event.exclude))
+        self._insert(
+            Waiting(
+                order,
+                event.request,
+                event.model,
+                event.deadline,
+                now,
+                event.exclude,
+                was_preempted=event.was_preempted,
+            )
+        )
 
     def step_out(self, request: RequestId) -> None:
         """Take a request out of the line, if it is there, and remember its place."""
