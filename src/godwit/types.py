@@ -174,7 +174,7 @@ class LoadRecord(Struct, frozen=True, array_like=True, gc=False):
     seconds: float
 
 
-class ModelInfo(Struct, frozen=True):
+class ModelInfo(Struct, frozen=True, gc=False):
     """A model as one worker can serve it.
 
     `digest` identifies the checkpoint's content; `context_tokens` is the limit of prompt plus output for one

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
-import msgspec
+from msgspec.structs import replace
 
 from godwit.costs.choice import MoveCosts
 from godwit.costs.constants import Constant
@@ -29,7 +29,7 @@ from godwit.protocol.messages import (
 from godwit.protocol.model_messages import AddModel, Load, RemoveModel, Unload
 from godwit.scheduling.control import Control
 from godwit.scheduling.eventlog import EventLog
-from godwit.scheduling.policies import POLICIES
+from godwit.scheduling.policies import availability
 from godwit.scheduling.recorder import Recorder
 from godwit.scheduling.scheduler import Scheduler
 from godwit.scheduling.wishes import Outcome
@@ -83,17 +83,17 @@ class World:
         self.outcomes: list[Outcome] = []
         self._num_moves = 0
         self._incarnation = 0
-        times = StartupTimes()
+        times, log = StartupTimes(), EventLog(100)
         self.control = Control(
             send=self._send_worker,
             wake=lambda: None,
             new_move=self._new_move,
-            new_scheduler=lambda: Scheduler(POLICIES["availability"], times),
+            new_scheduler=lambda: Scheduler(availability, times),
             limits=HeadLimits(max_failovers=max_failovers, prepare_timeout_s=PREPARE_TIMEOUT_S),
             move_limits=LIMITS,
             placement_timeout_s=PLACEMENT_TIMEOUT_S,
             policy="availability",
-            recorder=Recorder(times, EventLog(100), lambda: self.now),
+            recorder=Recorder(times, log, lambda: self.now),
             on_record=self.records.append,
             now=lambda: self.now,
             costs=MoveCosts(COSTS),
@@ -128,8 +128,7 @@ class World:
         self.frozen -= {(worker, HEAD), (HEAD, worker)}
         node.is_linked = True
         self.delivered = [one for one in self.delivered if one[0] != (HEAD, worker)]
-        frame = wire.encode(msgspec.structs.replace(node.hello, models=node.models))
-        hello = wire.decode_from_worker(frame)
+        hello = wire.decode_from_worker(wire.encode(replace(node.hello, models=node.models)))
         assert isinstance(hello, Hello)
         self.control.joined(hello)
 

@@ -176,7 +176,9 @@ def _place_of(decisions: list[Decision], model: ModelName, cluster: Cluster) -> 
                 return Step.START, decision.worker
             case Load(worker, name) if name == model:
                 return Step.LOAD, worker
-            case Move(_, worker) | Interrupt(_, worker) if worker in coming:
+            case Move(_, worker) if worker in coming:
+                return Step.CLEAR, worker
+            case Interrupt(_, worker, _, True):
                 return Step.CLEAR, worker
     return (Step.WAIT_FOR_LOAD, promised[0]) if promised else None
 
