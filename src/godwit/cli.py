@@ -17,6 +17,7 @@ from godwit import (
     cli_bench,
     cli_calibrate,
     cli_costs,
+    cli_demo,
     cli_models,
     cli_run,
     cli_settings,
@@ -272,6 +273,7 @@ def drain(
     console.print(f"{escape(worker)} is drained and has left.")
 
 
+cli_demo.add_commands(app)
 cli_bench.add_commands(app)
 cli_calibrate.add_commands(app)
 cli_costs.add_commands(app)

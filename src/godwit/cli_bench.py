@@ -1,4 +1,4 @@
-"""`godwit demo` and `godwit bench …`."""
+"""`godwit bench …`."""
 
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -22,7 +22,6 @@ from godwit.bench.relay import MODES, RelayReport, run_relay
 from godwit.bench.soak import run_soak
 from godwit.cli_settings import whole_numbers
 from godwit.config import BUILT_IN_MODELS, ModelSettings
-from godwit.demo import demo as run_demo_command
 from godwit.errors import ConfigError
 
 bench = typer.Typer(no_args_is_help=True, help="Measure this machine; figures are ratios from one run.")
@@ -33,16 +32,9 @@ T = TypeVar("T")
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add `demo` and `bench` to the command line."""
-    app.command()(demo)
+    """Add `bench` to the command line."""
     cli_bench_scheduling.add_commands(bench)
     app.add_typer(bench, name="bench")
-
-
-def demo(as_json: Json = False, logs: Logs = None) -> None:
-    """Move a real model's stream between two workers, kill one, and show that nothing was lost."""
-    if not uvloop.run(run_demo_command(as_json, logs)).ok:
-        raise typer.Exit(1)
 
 
 @bench.command()

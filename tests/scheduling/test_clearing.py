@@ -243,3 +243,14 @@ def test_an_eviction_says_for_whom() -> None:
     story.changed("s1", checkpoint("b", Tier.SSD, is_loaded=True))
     reasons = [one.reason for one in story.queue("x", model="a", exclude=["s2"]) if isinstance(one, Unload)]
     assert reasons == ["makes room for a"]
+
+
+def test_a_victim_that_its_worker_drops_by_itself_frees_its_memory_for_the_claim() -> None:
+    story = Story("preemption")
+    names = ("a", "b", "c")
+    story.join("w", *(info(name, is_loaded=name == "a", device_bytes=100) for name in names))
+    story.queue("r1", model="a")
+    assert story.queue("r2", model="b") == [interrupt("r1", "w", is_preemption=True)]
+    assert story.changed("w", info("a", is_loaded=False, device_bytes=100)) == []
+    assert story.queue("r3", model="c") == []
+    assert story.queue("r1", model="a", exclude=["w"], has_started=True) == [load("w", "b")]

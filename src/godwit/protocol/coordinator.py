@@ -147,7 +147,7 @@ COORDINATOR: Table[Coordinator] = Table(
         ),
         (_PR, DestinationFailed): Row((_F,), _never_started, "died or refused; the source never notices"),
         (_PR, SourceGaveUp): Row((_F,), _source_gave_up, "its worker had turned the request away"),
-        (_PR, SourceGone): Row((_F,), _source_gone, "abort, unload what was loaded for this, fail over"),
+        (_PR, SourceGone): Row((_F,), _source_gone, "abort, fail over; what was loaded for this stays"),
         (_PR, RequestEnded): Row((_F,), _coordinator_ended, "nothing left to move"),
         (_PR, Tick): Row((_PR, _F), _preparing_tick, "loading took too long"),
         (_M, SourceStopped): Row((_HO,), _source_stopped, "handed over; no token of the destination yet"),

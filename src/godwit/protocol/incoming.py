@@ -51,7 +51,6 @@ class Incoming:
 
     order: Prepare
     machine: Destination
-    is_loaded_for_it: bool = False
     running: Running | None = None
     fresh: tuple[Token, ...] = ()
     last_round: KvReady | None = None
@@ -107,7 +106,6 @@ class DestinationMoves:
         if engine is not None:
             self._send_head(Prepared(order.move))
             return
-        incoming.is_loaded_for_it = True
         self._instances.load(order.model, lambda result: self._loaded(incoming, result))
 
     def _loaded(self, incoming: Incoming, result: Engine | GodwitError) -> None:
@@ -115,8 +113,6 @@ class DestinationMoves:
             self._feed(incoming, DestinationFailed(result.message))
         elif incoming.machine.state is DestinationState.PREPARED:
             self._send_head(Prepared(incoming.order.move))
-        else:
-            self._unload_unless_wanted(incoming.order.model)
 
     def on_peer(self, sender: WorkerId, message: Resume | Append | Commit | Abandon | KvPart | KvEnd) -> None:
         """A message of the source; one for a move unknown here is declined, another worker's too."""
@@ -330,14 +326,6 @@ class DestinationMoves:
     def _free(self, incoming: Incoming) -> None:
         if incoming.running is not None:
             self._free_running(incoming.running)
-        if incoming.is_loaded_for_it:
-            self._unload_unless_wanted(incoming.order.model)
-
-    def _unload_unless_wanted(self, model: ModelName) -> None:
-        """Drop a model whose move is off, unless it serves, or another move waits for it."""
-        engine = self._instances.get(model)
-        if engine is not None and engine.free_slots == engine.slots and not self.num_reserved(model):
-            self._instances.unload(model)
 
     def _to_source(self, incoming: Incoming, message: PeerMessage) -> None:
         self._send_peer(incoming.order.source, None, message)

@@ -144,6 +144,8 @@ class Ledger:
             self._evicted.discard(place)
         is_loading = state.is_loading and not is_load_over and not info.is_loaded
         self._workers[worker] = known.with_model(replace(state, info=info, is_loading=is_loading))
+        if worker in self._claims:
+            self._count_claims(worker)
         self.stirred.ease(worker)
         if is_load_over and not info.is_loaded:
             self._break_promises(worker, info.name)
@@ -356,7 +358,9 @@ class Ledger:
     def _count_claims(self, worker: WorkerId) -> None:
         claimed = 0
         for model, victims in self._claims[worker].items():
-            freed = sum(self._state(Place(worker, victim)).info.device_bytes for victim in victims)
+            # A victim that its worker has dropped by itself has nothing to free any more.
+            states = [self._state(Place(worker, victim)) for victim in victims]
+            freed = sum(state.info.device_bytes for state in states if state.holds_device)
             claimed += max(0, self._state(Place(worker, model)).info.device_bytes - freed)
         self._workers[worker] = replace(self._workers[worker], claimed_bytes=claimed)
 

@@ -1,0 +1,1 @@
+"""Tests of `godwit.figure3`."""
