@@ -43,6 +43,20 @@ def test_loading_is_bytes_over_the_bandwidth_of_the_tier(tier: Tier, seconds: fl
     assert times.load_s(A, info(tier, 2 * GB)) == pytest.approx(seconds)
 
 
+def test_an_emulated_tier_is_no_quicker_than_it_is_emulated() -> None:
+    """From SSD the bytes pass DRAM too. Another worker, and the next life of this one, are as they are."""
+    times = StartupTimes()
+    times.emulates(A, {Tier.SSD: 1e8, Tier.DRAM: 5e8})
+    assert times.load_s(A, info(Tier.DRAM)) == pytest.approx(2.0)
+    assert times.load_s(A, info(Tier.SSD)) == pytest.approx(12.0)
+    assert times.load_s(B, info(Tier.SSD)) == pytest.approx(2 / 3)
+    load(times, A, 15.0)
+    load(times, A, 15.0)
+    assert times.load_s(A, info(Tier.SSD)) == pytest.approx(15.0)
+    times.emulates(A, {})
+    assert times.load_s(A, info(Tier.DRAM)) == pytest.approx(0.1)
+
+
 def test_what_is_on_the_device_needs_no_load() -> None:
     times = StartupTimes()
     assert times.load_s(A, info(Tier.REMOTE, is_loaded=True)) == 0

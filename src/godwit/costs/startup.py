@@ -93,6 +93,7 @@ class StartupTimes:
         self._resumes = PooledLines(
             self._given_resume, lambda model: self._known.of_model(model).line, max_kept
         )
+        self._emulated: dict[Key, float] = {}
         self._tokens = PooledConstants(lambda _: ASSUMED_TOKEN_S, max_kept)
         self._errors = {LOAD: PredictionErrors(), RESUME: PredictionErrors()}
 
@@ -100,7 +101,21 @@ class StartupTimes:
         """Seconds from the load's turn until `info` is on the device; 0 where it is."""
         if info.is_loaded or info.tier is Tier.DEVICE:
             return 0.0
-        return info.checkpoint_bytes * self._seconds_per_byte.value(info.tier, (worker, info.tier))
+        key = (worker, info.tier)
+        learnt = self._seconds_per_byte.value(info.tier, key)
+        return info.checkpoint_bytes * max(learnt, self._emulated.get(key, 0.0))
+
+    def emulates(self, worker: WorkerId, bytes_per_s: Mapping[Tier, float]) -> None:
+        """A worker's loads out of these tiers are slowed on purpose: the first is no guess then.
+
+        What comes from far passes the nearer tiers too.
+        """
+        passed = 0.0
+        for tier in (Tier.DRAM, Tier.SSD, Tier.REMOTE):
+            passed += 1 / bytes_per_s[tier] if tier in bytes_per_s else 0.0
+            self._emulated.pop((worker, tier), None)
+            if passed > 0:
+                self._emulated[worker, tier] = passed
 
     def resume_s(self, worker: WorkerId, model: ModelName, context_tokens: float) -> float:
         """Seconds from a move's start until `worker` has the KV of so many tokens, whichever way it goes."""

@@ -116,7 +116,7 @@ class Control:
         """A worker has connected; a former life of it must have been reported gone."""
         member = Member(hello, {info.name: info for info in hello.models}, set(hello.loading))
         self.members[hello.worker] = member
-        self.recorder.happened("WorkerJoined", f"{len(hello.models)} models", hello.worker)
+        self.recorder.joined(hello)
         self.catalog.joined(hello.worker, member.models)
         self._events.append(self._join_event(hello.worker))
         self._pump()
@@ -125,7 +125,7 @@ class Control:
         """A worker is lost: its requests fail over, its moves end."""
         if self.members.pop(worker, None) is None:
             return
-        self.recorder.happened("WorkerLeft", reason, worker)
+        self.recorder.left(worker, reason)
         self._events.append(events.WorkerLeft(worker))
         self.catalog.gone(worker)
         self.requests.worker_gone(worker, reason)

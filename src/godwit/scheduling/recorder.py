@@ -1,18 +1,22 @@
 """What the scheduler decided, what came of it, and what that teaches the estimates."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from godwit.ports import Clock
 from godwit.protocol.entry import Entry, MoveRecord
+from godwit.protocol.messages import Hello
 from godwit.protocol.model_messages import ModelChanged
 from godwit.scheduling import events
 from godwit.scheduling.eventlog import EventLog
 from godwit.scheduling.view import Times
-from godwit.types import LoadRecord, ModelName, RequestId, WorkerId
+from godwit.types import LoadRecord, ModelName, RequestId, Tier, WorkerId
 
 
 class Learner(Times, Protocol):
     """Estimates that learn from what happens (`godwit.costs.startup.StartupTimes`)."""
+
+    def emulates(self, worker: WorkerId, bytes_per_s: Mapping[Tier, float]) -> None: ...
 
     def learn_load(
         self,
@@ -91,9 +95,15 @@ class Recorder:
             case events.Leave(worker):
                 self._log.add(at_s, kind, "it is drained", worker=worker)
 
-    def happened(self, kind: str, reason: str, worker: WorkerId) -> None:
-        """A worker has come or gone."""
-        self._log.add(self._now(), kind, reason, worker=worker)
+    def joined(self, hello: Hello) -> None:
+        """A worker has come."""
+        self._times.emulates(hello.worker, dict(hello.emulated_tiers))
+        self._log.add(self._now(), "WorkerJoined", f"{len(hello.models)} models", worker=hello.worker)
+
+    def left(self, worker: WorkerId, reason: str) -> None:
+        """A worker has gone."""
+        self._times.emulates(worker, {})
+        self._log.add(self._now(), "WorkerLeft", reason, worker=worker)
 
     def queued(self, request: RequestId, model: ModelName, reason: str) -> None:
         """A request waits for a worker."""
