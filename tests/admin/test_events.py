@@ -58,7 +58,7 @@ async def test_followers_are_few(head: Head, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(OverloadedError, match="1 clients follow"):
         await anext(head.admin.events(follow=True))
     assert await _all(head)
-    await lines.aclose()  # type: ignore[attr-defined]
+    await lines.aclose()  # type: ignore[attr-defined]  # it is a generator
     async with asyncio.timeout(DEADLINE_S):
         while True:
             try:

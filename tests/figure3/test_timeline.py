@@ -75,4 +75,4 @@ def test_moves_that_failed_and_those_of_others_are_no_stays() -> None:
     "lost", [entry(9.0, "LoadFailed", model=MODEL_A, worker="w1"), entry(9.0, "Loaded", model=MODEL_A)]
 )
 def test_what_says_too_little_is_no_bar(lost: object) -> None:
-    assert make_bars([lost], [], [client("A", 10.0, [])], zero_s=0.0) == ()  # type: ignore[list-item]
+    assert make_bars([lost], [], [client("A", 10.0, [])], zero_s=0.0) == ()  # type: ignore[list-item]  # what a record may lack
