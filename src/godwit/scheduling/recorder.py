@@ -103,6 +103,7 @@ class Recorder:
     def left(self, worker: WorkerId, reason: str) -> None:
         """A worker has gone."""
         self._times.emulates(worker, {})
+        self._loads = {place: times for place, times in self._loads.items() if place[0] != worker}
         self._log.add(self._now(), "WorkerLeft", reason, worker=worker)
 
     def queued(self, request: RequestId, model: ModelName, reason: str) -> None:
