@@ -131,3 +131,26 @@ def test_the_docs_name_every_key_with_its_default() -> None:
             assert line is not None, f"docs/configuration.md lacks {section}.{field.name}"
             if isinstance(field.default, int | float | str):
                 assert f"`{json.dumps(field.default)}`" in line, line
+
+
+def test_any_setting_may_be_assigned_and_wins_over_the_text() -> None:
+    assigned = ["head.patience_s=2", "head.policy=locality", "worker.dram_bytes=1_000", "moves.method='kv'"]
+    settings = parse_settings("[head]\npatience_s = 9\nport = 1", {}, assigned)
+    assert (settings.head.patience_s, settings.head.policy, settings.head.port) == (2.0, "locality", 1)
+    assert (settings.worker.dram_bytes, settings.moves.method) == (1000, "kv")
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [
+        ("patience_s=2", "sections: head, moves"),
+        ("head.patience_s", "SECTION.KEY=VALUE"),
+        ("models.name=x", "SECTION.KEY=VALUE"),
+        ("head.patience=2", "head.patience: no such setting; allowed here: .*patience_s"),
+        ("head.patience_s=0", "head.patience_s: expected `float` > 0"),
+        ("worker.slots=many", "worker.slots: expected `int`, got `str`"),
+    ],
+)
+def test_a_wrong_assignment_says_what_is_right(assignment: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_settings("", {}, [assignment])

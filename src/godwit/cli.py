@@ -61,6 +61,12 @@ class _Group(TyperGroup):
 app = typer.Typer(cls=_Group, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 
 Config = Annotated[Path | None, typer.Option(help="Settings in TOML; flags win over them.")]
+Assigned = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Any setting, as in head.patience_s=2; wins over the file."
+    ),
+]
 Host = Annotated[str | None, typer.Option(help="Address to listen on (127.0.0.1).")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on (8080; 0 takes any free one).")]
 Models = Annotated[
@@ -113,6 +119,7 @@ def serve(
     workers: Annotated[int, typer.Option(min=0, max=64, help="How many workers.")] = 2,
     model: Models = None,
     config: Config = None,
+    assigned: Assigned = None,
     host: Host = None,
     port: Port = None,
     slots: Slots = None,
@@ -126,7 +133,7 @@ def serve(
     logs: Annotated[Path | None, typer.Option(help="Folder for the workers' output.")] = None,
 ) -> None:
     """Serve models from this machine: a head and its workers, one process each."""
-    settings = cli_settings.read_settings(config)
+    settings = cli_settings.read_settings(config, assigned or ())
     settings = cli_settings.with_flags(settings, "security", insecure=insecure or None)
     settings = cli_settings.with_flags(settings, "head", host=host, port=port)
     settings = cli_settings.with_scheduling(settings, policy, store, keep_alive)
@@ -141,6 +148,7 @@ def serve(
 @app.command()
 def head(
     config: Config = None,
+    assigned: Assigned = None,
     host: Host = None,
     port: Port = None,
     profile: Profile = None,
@@ -150,7 +158,7 @@ def head(
     insecure: Insecure = False,
 ) -> None:
     """Run a head: the OpenAI API, and the workers that join it."""
-    settings = cli_settings.read_settings(config)
+    settings = cli_settings.read_settings(config, assigned or ())
     settings = cli_settings.with_flags(settings, "security", insecure=insecure or None)
     settings = cli_settings.with_flags(settings, "head", host=host, port=port)
     settings = cli_settings.with_scheduling(settings, policy, store, keep_alive)
@@ -165,6 +173,7 @@ def worker(
     name: Annotated[str | None, typer.Option(help="A name of its own in the cluster.")] = None,
     model: Models = None,
     config: Config = None,
+    assigned: Assigned = None,
     slots: Slots = None,
     context: Context = None,
     engine: EngineName = None,
@@ -178,7 +187,7 @@ def worker(
         return
     if join is None:
         raise ConfigError("--join: which head? For example: godwit worker --join http://127.0.0.1:8080")
-    settings = cli_settings.read_settings(config)
+    settings = cli_settings.read_settings(config, assigned or ())
     settings = cli_settings.with_flags(settings, "security", insecure=insecure or None)
     settings = cli_settings.with_flags(settings, "worker", name=name, slots=slots, context_tokens=context)
     settings = cli_settings.with_models(settings, model or [], engine)

@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,12 @@ from godwit.profile import read_profile
 from godwit.scheduling.policies import policy_named
 
 
-def read_settings(path: Path | None) -> Settings:
-    """The settings of a file (None: the defaults) and the environment's secrets."""
+def read_settings(path: Path | None, assigned: Sequence[str] = ()) -> Settings:
+    """The settings of a file (None: the defaults), those of --set, and the environment's secrets."""
     if path is None:
-        return parse_settings("", os.environ)
+        return parse_settings("", os.environ, assigned)
     try:
-        return parse_settings(path.read_text(encoding="utf-8"), os.environ)
+        return parse_settings(path.read_text(encoding="utf-8"), os.environ, assigned)
     except OSError as error:
         raise ConfigError(f"--config: {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -3,7 +3,7 @@
 import ipaddress
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
@@ -14,6 +14,7 @@ from godwit.errors import ConfigError
 
 BUILT_IN_MODELS = ("smollm2-135m", "gemma3-270m")
 DEFAULT_MODEL = "smollm2-135m"
+SETTABLE = ("head", "moves", "worker", "security")
 URL_SCHEMES = ("https", "http", "file", "hf")
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -167,18 +168,37 @@ _SECTIONS: Mapping[str, type[Struct]] = {
 }
 
 
-def parse_settings(text: str, environ: Mapping[str, str]) -> Settings:
+def parse_settings(text: str, environ: Mapping[str, str], assigned: Sequence[str] = ()) -> Settings:
     """Settings from a TOML text, with secrets from GODWIT_API_KEYS, GODWIT_JOIN_TOKEN and GODWIT_ADMIN_KEY.
 
-    The environment wins over the text. ConfigError names the key and what it may be.
+    Each of `assigned`, SECTION.KEY=VALUE, wins over the text, and the environment over both. ConfigError
+    names the key and what it may be.
     """
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not valid TOML: {error}") from error
+    for assignment in assigned:
+        _assign(raw, assignment)
     settings = _convert(raw)
     secrets = _secrets(settings.security, environ)
     return check_settings(replace(settings, security=secrets))
+
+
+def _assign(raw: dict[str, Any], assignment: str) -> None:
+    """Put one SECTION.KEY=VALUE in its place; a value that is no TOML is text."""
+    path, is_there, value = assignment.partition("=")
+    section, _, key = path.strip().partition(".")
+    if not is_there or section not in SETTABLE or not key:
+        raise ConfigError(
+            f"--set: SECTION.KEY=VALUE, as in head.patience_s=2, not {assignment!r}; sections: "
+            f"{', '.join(SETTABLE)}"
+        )
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    raw.setdefault(section, {})[key] = parsed
 
 
 def check_settings(settings: Settings) -> Settings:
