@@ -63,7 +63,7 @@ class Load(Struct, frozen=True):
     """
 
     minutes: float = 5.0
-    rate_per_s: float = 0.4
+    rate_per_s: float = 0.2
     cv: float = 8.0
     seed: int = 1
     exponent: float = 0.5
