@@ -141,3 +141,15 @@ def test_without_room_anywhere_the_policy_refuses_the_move() -> None:
     [refusal] = story.move("r", None)
     assert isinstance(refusal, RefuseMove)
     assert refusal.code == "no_free_slot"
+
+
+def test_the_end_of_a_move_that_a_new_scheduler_had_not_heard_of_is_not_taken_for_that_of_another() -> None:
+    """The request runs on b since then; that it has come from a is told when it is on its way to c."""
+    story = Story()
+    story.join("b", info(), running=["r"])
+    story.join("c", info())
+    assert story.move("r", "c") == [move("r", "b", "c")]
+    assert story.moved("r", "b") == []
+    assert story.used("c") == (0, 1)
+    assert story.moved("r", "c") == []
+    assert (story.used("b"), story.used("c")) == ((0, 0), (1, 0))

@@ -253,19 +253,23 @@ class Ledger:
 
     def end_move(self, request: RequestId, worker: WorkerId | None, num_tokens: int = 0) -> Moving | None:
         """Close a move: the request is on `worker`, or stayed (None). Gives the move, None where unknown."""
-        move = self._moves.pop(request, None)
-        if move is None:
+        move = self._moves.get(request)
+        place = self._running.get(request)
+        # A scheduler that is new learns of a move that is all but over only by where the request runs. That
+        # move's end may come when it has begun another one.
+        if move is None or (worker not in (None, move.destination) and place and place.worker == worker):
             return None
+        del self._moves[request]
         if move.is_reserved:
             self._count(Place(move.destination, move.model), num_reserved=-1)
             self.stirred.ease(move.destination)
         if worker is None:
-            if (place := self._running.get(request)) is not None:
+            if place is not None:
                 self._put(replace(place, is_moving=False))
             return move
         if worker != move.destination:
             raise InvariantBrokenError(f"{request} moved to {worker} but was sent to {move.destination}")
-        was_preempted = (one := self._running.get(request)) is not None and one.stays_until_s == math.inf
+        was_preempted = place is not None and place.stays_until_s == math.inf
         self._take_away(request)
         if move.is_reserved:
             self.start(Placed(request, move.model, num_tokens, was_preempted), worker)
