@@ -3,6 +3,7 @@
 import pytest
 
 from godwit.scheduling.events import RefuseMove
+from godwit.types import ModelName, WorkerId
 from tests.scheduling.build import Story, info, load, move, start, unload
 
 
@@ -153,3 +154,16 @@ def test_the_end_of_a_move_that_a_new_scheduler_had_not_heard_of_is_not_taken_fo
     assert story.used("c") == (0, 1)
     assert story.moved("r", "c") == []
     assert (story.used("b"), story.used("c")) == ((0, 0), (1, 0))
+
+
+@pytest.mark.parametrize("is_source_first", [True, False])
+def test_a_new_scheduler_knows_what_is_moving(is_source_first: bool) -> None:
+    story = Story("live_migration")
+    joins = [lambda: story.join("a", info(), running=["r"]), lambda: story.join("b", info(), incoming=["r"])]
+    for join in joins if is_source_first else joins[::-1]:
+        join()
+    running = story.scheduler.snapshot().workers[WorkerId("a")].models[ModelName("m")].running
+    assert [one.is_moving for one in running] == [True]
+    story.moved("r", None)
+    running = story.scheduler.snapshot().workers[WorkerId("a")].models[ModelName("m")].running
+    assert [one.is_moving for one in running] == [False]

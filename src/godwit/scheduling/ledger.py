@@ -228,7 +228,8 @@ class Ledger:
             raise InvariantBrokenError(f"{request} is started on {worker} but runs: {self._running[request]}")
         at_s = self.now if num_tokens else None
         stays_until_s = math.inf if placed.was_preempted else -math.inf
-        self._put(Running(request, model, worker, num_tokens, at_s, stays_until_s=stays_until_s))
+        is_moving = request in self._moves
+        self._put(Running(request, model, worker, num_tokens, at_s, is_moving, stays_until_s))
 
     def accepted(self, request: RequestId, num_tokens: int) -> None:
         """A request runs from here on, with so many tokens."""
@@ -247,9 +248,7 @@ class Ledger:
 
     def begin_move(self, request: RequestId, destination: WorkerId) -> None:
         """Reserve the destination's slot."""
-        place = self._running[request]
-        self._reserve(request, Moving(place.model, destination))
-        self._put(replace(place, is_moving=True))
+        self._reserve(request, Moving(self._running[request].model, destination))
 
     def end_move(self, request: RequestId, worker: WorkerId | None, num_tokens: int = 0) -> Moving | None:
         """Close a move: the request is on `worker`, or stayed (None). Gives the move, None where unknown."""
@@ -342,6 +341,8 @@ class Ledger:
     def _reserve(self, request: RequestId, move: Moving) -> None:
         self._count(Place(move.destination, move.model), num_reserved=1)
         self._moves[request] = move
+        if (place := self._running.get(request)) is not None:
+            self._put(replace(place, is_moving=True))
 
     def _count(self, place: Place, *, num_reserved: int = 0, num_promised: int = 0) -> None:
         state = self._state(place)
