@@ -19,6 +19,7 @@ from godwit.errors import ConfigError
 from godwit.scheduling.eventlog import LogEntry
 from godwit.scheduling.explain import Explanation
 
+OUTCOMES = ("Loaded", "MoveEnded", "FailoverEnded")
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 
@@ -27,14 +28,6 @@ class Engine(StrEnum):
 
     LLAMACPP = "llamacpp"
     FAKE = "fake"
-
-
-class Preload(StrEnum):
-    """How near a worker brings a model when it starts."""
-
-    DEVICE = "device"
-    DRAM = "dram"
-    NONE = "none"
 
 
 class EventLine(LogEntry, frozen=True, kw_only=True):
@@ -81,7 +74,6 @@ def add(
     ] = None,
     sha256: Annotated[str | None, typer.Option(help="What the fetched file must have.")] = None,
     engine: Annotated[Engine, typer.Option(help="What computes.")] = Engine.LLAMACPP,
-    preload: Annotated[Preload, typer.Option(help="How near workers bring it.")] = Preload.DEVICE,
     chat_template: Annotated[Path | None, typer.Option(help="A file with a jinja template.")] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="The engine's own option; repeatable.")
@@ -89,13 +81,14 @@ def add(
     url: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
-    """Have all workers serve one more model; waits until they can."""
+    """Have all workers serve one more model, which is loaded when it is first asked for; waits until they
+    can."""
     model = ModelSettings(
         name=name,
         path=None if path is None else str(path.absolute()),
         url=source,
         sha256=sha256,
-        preload=preload.value,
+        preload="none",
         engine=engine.value,
         chat_template=None if chat_template is None else _text(chat_template),
         options=dict(_option(one) for one in option or ()),
@@ -181,7 +174,8 @@ def describe_event(event: EventLine) -> str:
     about = [event.request or "", event.model or "", *places]
     subject = " ".join(part for part in about if part)
     reason = f": {event.reason}" if event.reason else ""
-    took = "" if event.seconds is None else f" ({event.seconds:.2f} s)"
+    what = "took" if event.kind in OUTCOMES else "expected"
+    took = "" if event.seconds is None else f" ({what} {event.seconds:.2f} s)"
     return f"{event.seq} {event.at} {event.kind} {subject}{reason}{took}"
 
 

@@ -151,7 +151,8 @@ class PooledConstants:
     def value(self, pool: str, key: Key) -> float:
         """The key's constant as it stands; it counts as asked for."""
         pooled, own = self._pools.get(pool), self._own.get(key)
-        found = own or pooled
+        # A single value of its own is one of the pool's as well, and doubted where it stands alone.
+        found = own if own is not None and own.n > 1 else pooled
         return self._assumed(pool) if found is None else found.value
 
     def learn(self, pool: str, key: Key, value: float) -> None:
@@ -164,7 +165,8 @@ class PooledConstants:
 
     def of_key(self, pool: str, key: Key) -> OnlineConstant:
         """The same as `value` for people who look: it changes nothing."""
-        return self._own.peek(key) or self.of_pool(pool)
+        own = self._own.peek(key)
+        return own if own is not None and own.n > 1 else self.of_pool(pool)
 
     def of_pool(self, pool: str) -> OnlineConstant:
         """The pool's constant, for people who look."""

@@ -191,6 +191,7 @@ class Control:
     def add_model(self, settings: ModelSettings, done: Callable[[Answers], None]) -> None:
         """Have all workers serve one more model; `done` hears what each of them said. ConflictError."""
         self.catalog.add(settings, self.members, done)
+        self.recorder.ordered("AddModel", ModelName(settings.name))
 
     def remove_model(self, name: ModelName, done: Callable[[Answers], None]) -> None:
         """Have all workers forget a model that was added; requests that wait for it are rejected.
@@ -209,7 +210,10 @@ class Control:
                     self._model_changed(worker, ModelChanged(known[worker]))
             done(answers)
 
+        if name not in self.catalog.added:
+            self._check_model(name)
         self.catalog.remove(name, self.members, over)
+        self.recorder.ordered("RemoveModel", name)
         # First of all nothing new goes there.
         for worker in known:
             del self.members[worker].models[name]
@@ -221,6 +225,7 @@ class Control:
         if name not in self.catalog.pinned:
             self._check_model(name)
         (self.catalog.pinned.add if is_pinned else self.catalog.pinned.discard)(name)
+        self.recorder.ordered("PinModel" if is_pinned else "UnpinModel", name)
         self._events.append(events.ModelPinned(name, is_pinned))
         self._pump()
 

@@ -106,6 +106,10 @@ class Recorder:
         self._loads = {place: times for place, times in self._loads.items() if place[0] != worker}
         self._log.add(self._now(), "WorkerLeft", reason, worker=worker)
 
+    def ordered(self, kind: str, model: ModelName) -> None:
+        """An operator has ordered something about a model."""
+        self._log.add(self._now(), kind, "asked for", model=model)
+
     def queued(self, request: RequestId, model: ModelName, reason: str) -> None:
         """A request waits for a worker."""
         self._log.add(self._now(), "RequestQueued", reason, request=request, model=model)
