@@ -66,7 +66,7 @@ async def test_models_are_listed(head: Head, run: Run) -> None:
     await head.admin.pin("a", is_pinned=True)
     shown = rows((await run("models", "list")).stdout)
     assert "a configured, pinned w1 loaded, in ssd 0 3.0 GB 2.0 GB" in shown
-    assert "w1 emulates ssd at 1000 MB/s: its times are not its hardware's." in shown
+    assert "w1 emulates ssd at 100 MB/s: its times are not its hardware's." in shown
     told = json.loads((await run("models", "list", "--json")).stdout)
     assert told["models"][0]["places"][0]["is_loaded"] is True
 
@@ -152,7 +152,7 @@ async def test_an_explanation_names_the_choice_the_others_and_what_is_emulated(h
     assert shown[0] == "a by live_migration: w1 loads in 2.0 s from ssd"
     assert "w1 (chosen) ssd 2.00 1,000 loads in 2.0 s from ssd" in shown
     assert "w2 remote 20.00 100 loads in 20.0 s from remote" in shown
-    assert "w1 emulates ssd at 100 MB/s: its times are not its hardware's." in shown
+    assert "w1 emulates ssd at 1000 MB/s: its times are not its hardware's." in shown
     told = json.loads((await run("explain", "a", "--json")).stdout)
     assert [row["worker"] for row in told["explanation"]["rows"]] == ["w1", "w2"]
     assert told["emulated_tiers"] == {"w1": {"ssd": 1e9}}
