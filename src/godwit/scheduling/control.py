@@ -147,7 +147,7 @@ class Control:
 
     def _model_changed(self, worker: WorkerId, message: ModelChanged) -> None:
         member, name = self.members[worker], message.model.name
-        if self.catalog.is_removing(name):
+        if self.catalog.is_removing(name, worker):
             return  # It unloads it first, and says so.
         member.models[name] = message.model
         if message.load is not None or message.error is not None or message.model.is_loaded:
@@ -197,7 +197,7 @@ class Control:
 
         NotFoundError, or ConflictError where requests of it run.
         """
-        if any(entry.model == name and entry.journal.owner is not None for entry in self.requests):
+        if any(entry.model == name and _has_a_place(entry) for entry in self.requests):
             raise ConflictError(f"{name} serves requests; wait for them to end, then remove it")
         if any(name in member.loading for member in self.members.values()):
             raise ConflictError(f"{name} is being loaded; wait for that to end, then remove it")
@@ -392,3 +392,8 @@ class Control:
 
     def _serves_others(self, worker: WorkerId, but: Entry) -> bool:
         return any(entry.journal.owner == worker and entry is not but for entry in self.requests)
+
+
+def _has_a_place(entry: Entry) -> bool:
+    """Whether a request holds a slot somewhere; one whose source is gone may have one where it moves to."""
+    return entry.journal.owner is not None or entry.moving is not None

@@ -153,7 +153,9 @@ class Ledger:
         self._holders.setdefault(info.name, {})[worker] = None
 
     def remove_model(self, worker: WorkerId, model: ModelName) -> None:
-        """The worker does not serve an idle model any more; InvariantBrokenError where somebody needs it."""
+        """The worker does not serve a model any more, and what was promised of it is not any more either;
+        InvariantBrokenError where it serves somebody."""
+        self._break_promises(worker, model)
         known, state = self._workers.get(worker), self.model(worker, model)
         if known is None or state is None:
             return
@@ -192,12 +194,14 @@ class Ledger:
         """Keep room for a model that is to be loaded when the victims have left: they take nothing new, and
         what they do not free of its memory is kept from the free memory now."""
         victims = frozenset(victims)
+        free_bytes = self._workers[place.worker].free_bytes
         self._claims.setdefault(place.worker, {})[place.model] = victims
         self._change(place, is_coming=True, ready_at_s=ready_at_s)
         for victim in victims:
             self._change(Place(place.worker, victim), is_leaving=True)
         self._count_claims(place.worker)
-        self._check_memory(place.worker)
+        # A worker that has more loaded than it should takes nothing from the claim.
+        self._check_memory(place.worker, min(0, free_bytes))
 
     def evict_victim(self, place: Place, victim: ModelName) -> None:
         """A victim of a claim serves nothing: its memory becomes the claim's, and what is too much free.
@@ -252,7 +256,13 @@ class Ledger:
         self._put(replace(place, is_moving=True))
 
     def end_move(self, request: RequestId, worker: WorkerId | None, num_tokens: int = 0) -> Moving | None:
-        """Close a move: the request is on `worker`, or stayed (None). Gives the move, None where unknown."""
+        """Close a move: the request is on `worker`, or stayed (None). Gives the move, None where unknown.
+
+        That it is where it was anyway is the late end of an earlier move, not of this one.
+        """
+        place = self._running.get(request)
+        if worker is not None and place is not None and place.worker == worker:
+            return None
         move = self._moves.pop(request, None)
         if move is None:
             return None
@@ -260,12 +270,12 @@ class Ledger:
             self._count(Place(move.destination, move.model), num_reserved=-1)
             self.stirred.ease(move.destination)
         if worker is None:
-            if (place := self._running.get(request)) is not None:
+            if place is not None:
                 self._put(replace(place, is_moving=False))
             return move
         if worker != move.destination:
             raise InvariantBrokenError(f"{request} moved to {worker} but was sent to {move.destination}")
-        was_preempted = (one := self._running.get(request)) is not None and one.stays_until_s == math.inf
+        was_preempted = place is not None and place.stays_until_s == math.inf
         self._take_away(request)
         if move.is_reserved:
             self.start(Placed(request, move.model, num_tokens, was_preempted), worker)
@@ -367,9 +377,9 @@ class Ledger:
             claimed += max(0, self._state(Place(worker, model)).info.device_bytes - freed)
         self._workers[worker] = replace(self._workers[worker], claimed_bytes=claimed)
 
-    def _check_memory(self, worker: WorkerId) -> None:
+    def _check_memory(self, worker: WorkerId, least_bytes: int = 0) -> None:
         known = self._workers[worker]
-        if known.free_bytes < 0:
+        if known.free_bytes < least_bytes:
             raise InvariantBrokenError(
                 f"{worker} has {known.device_bytes} bytes: {known.held_bytes} are held, "
                 f"{known.claimed_bytes} claimed, {-known.free_bytes} too many"
