@@ -197,7 +197,7 @@ class Control:
 
         NotFoundError, or ConflictError where requests of it run.
         """
-        if any(entry.model == name and _has_a_place(entry) for entry in self.requests):
+        if any(entry.model == name and entry.journal.owner is not None for entry in self.requests):
             raise ConflictError(f"{name} serves requests; wait for them to end, then remove it")
         if any(name in member.loading for member in self.members.values()):
             raise ConflictError(f"{name} is being loaded; wait for that to end, then remove it")
@@ -392,8 +392,3 @@ class Control:
 
     def _serves_others(self, worker: WorkerId, but: Entry) -> bool:
         return any(entry.journal.owner == worker and entry is not but for entry in self.requests)
-
-
-def _has_a_place(entry: Entry) -> bool:
-    """Whether a request holds a slot somewhere; one whose source is gone may have one where it moves to."""
-    return entry.journal.owner is not None or entry.moving is not None
