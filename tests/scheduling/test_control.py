@@ -2,6 +2,7 @@
 
 import pytest
 
+from godwit.config import ModelSettings
 from godwit.errors import ConflictError, NotFoundError, OverloadedError
 from godwit.protocol.coordinator import CoordinatorState
 from godwit.protocol.entry import MoveRecord
@@ -171,6 +172,16 @@ def test_a_new_scheduler_leaves_a_request_alone_whose_source_is_gone() -> None:
     world.thaw()
     finishes(world, client)
     assert [record.outcome for record in world.records] == ["done"]
+
+
+def test_a_model_is_not_removed_under_a_request_whose_source_is_gone() -> None:
+    world = two_workers()
+    client = orphaned(world)
+    world.control.catalog.added[MODEL] = ModelSettings(name=MODEL, path="m.gguf")
+    with pytest.raises(ConflictError, match="serves requests"):
+        world.control.remove_model(MODEL, lambda _: None)
+    world.thaw()
+    finishes(world, client)
 
 
 def test_a_source_that_is_back_before_the_destination_s_first_token_holds_nothing() -> None:

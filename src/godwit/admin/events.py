@@ -15,6 +15,8 @@ MAX_FOLLOWERS = 32
 POLL_S = 0.1
 WRITE_S = 10.0
 """A follower that takes nothing for so long is cut."""
+MAX_DIGITS = 18
+"""A sequence number has no more."""
 
 _LINES_AT_ONCE = 256
 
@@ -91,6 +93,6 @@ class EventAdmin:
 
 
 def _number(text: str) -> int:
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > MAX_DIGITS:
         raise BadRequestError(f"since: a sequence number, not {text!r}", param="since")
     return int(text)

@@ -58,26 +58,28 @@ class Catalog:
         settings = self.added[name]
         self._ask(name, workers, done, RemoveModel(name), settings)
 
-    def is_removing(self, name: ModelName) -> bool:
-        """Whether workers have been told to forget the model and have not all answered."""
-        return name in self._asked and self._asked[name].is_removal
+    def is_removing(self, name: ModelName, worker: WorkerId) -> bool:
+        """Whether the worker has been told to forget the model and has not answered yet."""
+        asked = self._asked.get(name)
+        return asked is not None and asked.is_removal and worker in asked.waiting
 
     def joined(self, worker: WorkerId, models: Mapping[ModelName, object]) -> None:
-        """A worker has come: it is told what it does not know."""
+        """A worker has come: it is told what it does not know, but not what is just being removed."""
         for name, settings in self.added.items():
-            if name not in models:
+            is_going = name in self._asked and self._asked[name].is_removal
+            if name not in models and not is_going:
                 self._send(worker, AddModel(settings))
 
     def gone(self, worker: WorkerId) -> None:
         """A worker is lost; nobody waits for its answer any more."""
         for name in list(self._asked):
             # One that is removed is no more in a worker that is gone.
-            self._answer(name, worker, None if self.is_removing(name) else "it is gone")
+            self._answer(name, worker, None if self.is_removing(name, worker) else "it is gone")
 
     def heard(self, worker: WorkerId, message: ModelChanged | ModelRefused | ModelRemoved) -> None:
         """Take a worker's answer, if this is one."""
         if isinstance(message, ModelChanged):
-            if not self.is_removing(message.model.name):
+            if not self.is_removing(message.model.name, worker):
                 self._answer(message.model.name, worker, message.error)
         else:
             self._answer(message.model, worker, message.reason if isinstance(message, ModelRefused) else None)

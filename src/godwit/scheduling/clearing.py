@@ -83,7 +83,7 @@ class Clearing:
                 continue
             decisions += self._unload_done(place, victims)
             if not self._ledger.claims[worker][model]:
-                decisions.append(self._load_at_last(place))
+                decisions += self._load_at_last(place)
         return decisions
 
     def move_failed(self, request: RequestId) -> None:
@@ -111,14 +111,16 @@ class Clearing:
             self._ledger.evict_victim(place, victim)
         return decisions
 
-    def _load_at_last(self, place: Place) -> Decision:
+    def _load_at_last(self, place: Place) -> list[Decision]:
         self._ledger.end_claim(place)
         worker = self._ledger.workers[place.worker]
         info = worker.models[place.model].info
+        if worker.free_bytes < info.device_bytes:
+            return []  # The worker has loaded something by itself: whoever waits begins anew.
         queue_s = worker.queue_s(info.tier, self._ledger.now)
         load_s = self._times.load_s(place.worker, info)
         self._ledger.load(place.worker, place.model, self._ledger.now + queue_s + load_s)
-        return Load(place.worker, place.model, "room has been made for it", queue_s, load_s)
+        return [Load(place.worker, place.model, "room has been made for it", queue_s, load_s)]
 
     def _send_away(self, place: Place, victim: Victim, reason: str) -> list[Decision] | None:
         if victim.may_end:

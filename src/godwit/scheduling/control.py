@@ -147,7 +147,7 @@ class Control:
 
     def _model_changed(self, worker: WorkerId, message: ModelChanged) -> None:
         member, name = self.members[worker], message.model.name
-        if self.catalog.is_removing(name):
+        if self.catalog.is_removing(name, worker):
             return  # It unloads it first, and says so.
         member.models[name] = message.model
         if message.load is not None or message.error is not None or message.model.is_loaded:

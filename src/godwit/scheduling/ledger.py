@@ -153,7 +153,9 @@ class Ledger:
         self._holders.setdefault(info.name, {})[worker] = None
 
     def remove_model(self, worker: WorkerId, model: ModelName) -> None:
-        """The worker does not serve an idle model any more; InvariantBrokenError where somebody needs it."""
+        """The worker does not serve a model any more, and what was promised of it is not any more either;
+        InvariantBrokenError where it serves somebody."""
+        self._break_promises(worker, model)
         known, state = self._workers.get(worker), self.model(worker, model)
         if known is None or state is None:
             return
@@ -192,12 +194,14 @@ class Ledger:
         """Keep room for a model that is to be loaded when the victims have left: they take nothing new, and
         what they do not free of its memory is kept from the free memory now."""
         victims = frozenset(victims)
+        free_bytes = self._workers[place.worker].free_bytes
         self._claims.setdefault(place.worker, {})[place.model] = victims
         self._change(place, is_coming=True, ready_at_s=ready_at_s)
         for victim in victims:
             self._change(Place(place.worker, victim), is_leaving=True)
         self._count_claims(place.worker)
-        self._check_memory(place.worker)
+        # A worker that has more loaded than it should takes nothing from the claim.
+        self._check_memory(place.worker, min(0, free_bytes))
 
     def evict_victim(self, place: Place, victim: ModelName) -> None:
         """A victim of a claim serves nothing: its memory becomes the claim's, and what is too much free.
@@ -251,12 +255,13 @@ class Ledger:
         self._reserve(request, Moving(self._running[request].model, destination))
 
     def end_move(self, request: RequestId, worker: WorkerId | None, num_tokens: int = 0) -> Moving | None:
-        """Close a move: the request is on `worker`, or stayed (None). Gives the move, None where unknown."""
-        move = self._moves.get(request)
-        place = self._running.get(request)
-        # A scheduler that is new learns of a move that is all but over only by where the request runs. That
-        # move's end may come when it has begun another one.
-        if move is None or (worker not in (None, move.destination) and place and place.worker == worker):
+        """Close a move: the request is on `worker`, or stayed (None). Gives the move, None where unknown.
+
+        That it is where it runs anyway is the late end of an earlier move, which a scheduler that is new had
+        not heard of.
+        """
+        move, place = self._moves.get(request), self._running.get(request)
+        if move is None or (worker is not None and place is not None and place.worker == worker):
             return None
         del self._moves[request]
         if move.is_reserved:
@@ -372,9 +377,9 @@ class Ledger:
             claimed += max(0, self._state(Place(worker, model)).info.device_bytes - freed)
         self._workers[worker] = replace(self._workers[worker], claimed_bytes=claimed)
 
-    def _check_memory(self, worker: WorkerId) -> None:
+    def _check_memory(self, worker: WorkerId, least_bytes: int = 0) -> None:
         known = self._workers[worker]
-        if known.free_bytes < 0:
+        if known.free_bytes < least_bytes:
             raise InvariantBrokenError(
                 f"{worker} has {known.device_bytes} bytes: {known.held_bytes} are held, "
                 f"{known.claimed_bytes} claimed, {-known.free_bytes} too many"
