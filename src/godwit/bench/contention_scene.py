@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from godwit.bench.copies import check_room
 from godwit.bench.workload import arrivals_s, choices, lengths, popularity
 from godwit.config import HeadSettings, ModelSettings, Settings, WorkerSettings
 from godwit.engines import checkpoint_path, describe
@@ -189,7 +190,12 @@ def open_stage(scene: Scene, folder: Path | None = None) -> Iterator[Stage]:
     ]
     with tempfile.TemporaryDirectory(prefix="godwit-contention-", dir=folder) as made:
         chosen = [originals[number % len(originals)] for number in range(scene.num_models)]
-        check_room(Path(made), scene.num_workers * sum(path.stat().st_size for path in chosen))
+        check_room(
+            Path(made),
+            scene.num_workers * sum(path.stat().st_size for path in chosen),
+            SPARE_BYTES,
+            "workers'",
+        )
         files = {}
         for worker in worker_names(scene):
             (Path(made) / worker).mkdir()
@@ -202,16 +208,6 @@ def open_stage(scene: Scene, folder: Path | None = None) -> Iterator[Stage]:
             files,
             device_bytes=scene.device_models * max(info.device_bytes for info in infos),
             dram_bytes=scene.dram_models * max(info.checkpoint_bytes for info in infos),
-        )
-
-
-def check_room(folder: Path, needed_bytes: int) -> None:
-    """ConfigError where copies of so many bytes would fill the disk of `folder`."""
-    free_bytes = shutil.disk_usage(folder).free
-    if free_bytes < needed_bytes + SPARE_BYTES:
-        raise ConfigError(
-            f"the workers' copies of the models take {needed_bytes / 1e6:.0f} MB, and {folder.parent} has "
-            f"{free_bytes / 1e6:.0f} MB left: make room there, or name another folder in TMPDIR"
         )
 
 

@@ -11,9 +11,10 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from godwit.bench.copies import check_room
 from godwit.config import HeadSettings, ModelSettings, Settings, WorkerSettings
 from godwit.engines import checkpoint_path, describe
-from godwit.errors import ConfigError, GodwitError, ModelLoadError
+from godwit.errors import GodwitError, ModelLoadError
 from godwit.figure3.report import Emulated
 from godwit.local import Site
 from godwit.types import ModelInfo
@@ -154,7 +155,7 @@ def open_stage(scene: Scene) -> Iterator[Stage]:
     a, b = (_info(scene, model, path) for model, path in zip((scene.a, scene.b), originals, strict=True))
     sizes = sizes_of(a, b)
     with tempfile.TemporaryDirectory(prefix="godwit-figure3-") as folder:
-        check_room(Path(folder), sizes.copies)
+        check_room(Path(folder), sizes.copies, SPARE_BYTES, "servers'")
         files = {}
         for server in (SERVER_1, SERVER_2):
             for model, original in zip((scene.a, scene.b), originals, strict=True):
@@ -168,16 +169,6 @@ def open_stage(scene: Scene) -> Iterator[Stage]:
 def sizes_of(a: ModelInfo, b: ModelInfo) -> Sizes:
     """What the servers must have so that one instance fits a device, whichever."""
     return Sizes(a.checkpoint_bytes, b.checkpoint_bytes, max(a.device_bytes, b.device_bytes))
-
-
-def check_room(folder: Path, needed_bytes: int) -> None:
-    """ConfigError where the copies would fill the disk."""
-    free_bytes = shutil.disk_usage(folder).free
-    if free_bytes < needed_bytes + SPARE_BYTES:
-        raise ConfigError(
-            f"the servers' copies of the models take {needed_bytes / 1e6:.0f} MB, and {folder.parent} has "
-            f"{free_bytes / 1e6:.0f} MB left: make room there, or name another folder in TMPDIR"
-        )
 
 
 def _original(model: ModelSettings) -> Path:

@@ -135,16 +135,11 @@ class Clearing:
         for one in requests:
             view = self._ledger.view(self._times)
             choice = fit(view, self._ledger.workers[victim.destination], one.model)
-            if choice is None or self._is_coming(victim.destination, one.model):
+            if choice is None or self._ledger.is_coming(victim.destination, one.model):
                 return None
             resume_s = self._times.resume_s(victim.destination, one.model, self._context(one))
             decisions += self.move(one.request, choice, f"makes room for {place.model}", resume_s)
         return decisions
-
-    def _is_coming(self, worker: WorkerId, model: ModelName) -> bool:
-        """Whether the model is only claimed there: a move would ask for memory that is not free yet."""
-        state = self._ledger.model(worker, model)
-        return state is not None and state.is_coming
 
     def _context(self, one: Running) -> float:
         return one.context_tokens(self._ledger.now, self._times.token_s(one.worker, one.model))

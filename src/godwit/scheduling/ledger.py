@@ -72,6 +72,10 @@ class Ledger:
         known = self._workers.get(worker)
         return None if known is None else known.models.get(model)
 
+    def is_coming(self, worker: WorkerId, model: ModelName) -> bool:
+        """Whether the model is only claimed there: a move would ask for memory that is not free yet."""
+        return model in self._claims.get(worker, ())
+
     def num_moves(self, worker: WorkerId) -> tuple[int, int]:
         """How many moves have the worker as source, and as destination."""
         out = sum(
@@ -245,10 +249,10 @@ class Ledger:
         if (place := self._running.get(request)) is not None:
             self._put(replace(place, stays_until_s=until_s))
 
-    def end(self, request: RequestId) -> bool:
-        """Free all that a request holds, wherever it is; whether it held anything."""
-        had_move = self.end_move(request, None) is not None
-        return self._take_away(request) or had_move
+    def end(self, request: RequestId) -> None:
+        """Free all that a request holds, wherever it is."""
+        self.end_move(request, None)
+        self._take_away(request)
 
     def begin_move(self, request: RequestId, destination: WorkerId) -> None:
         """Reserve the destination's slot."""
@@ -333,15 +337,14 @@ class Ledger:
                 self.release(request)
                 self.stirred.stir(promise.model)
 
-    def _take_away(self, request: RequestId) -> bool:
+    def _take_away(self, request: RequestId) -> None:
         place = self._running.pop(request, None)
         if place is None:
-            return False
+            return
         state = self._state(Place(place.worker, place.model))
         left = tuple(one for one in state.running if one.request != request)
         self._change(Place(place.worker, place.model), running=left, used_at_s=self.now)
         self.stirred.ease(place.worker)
-        return True
 
     def _reserve(self, request: RequestId, move: Moving) -> None:
         self._count(Place(move.destination, move.model), num_reserved=1)

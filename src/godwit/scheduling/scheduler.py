@@ -1,6 +1,7 @@
 """The scheduler: events in, decisions out. It never waits for a load or a move; it reacts to their ends."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from godwit.errors import (
     NotFoundError,
     UnavailableError,
 )
+from godwit.scheduling.bookings import Place
 from godwit.scheduling.choices import Choice, Step
 from godwit.scheduling.clearing import Clearing, idle_for
 from godwit.scheduling.drains import Drains, DrainSettings
@@ -258,7 +260,7 @@ class Scheduler:
             raise ConflictError(f"{event.request} is moving already; wait for that move to end")
         if event.destination is None:
             choice = quickest(self._view(), place.model, frozenset((place.worker,)))
-            if choice is None or self._is_coming(choice.worker, place.model):
+            if choice is None or self._ledger.is_coming(choice.worker, place.model):
                 raise NoFreeSlotError(f"no other server has room for one more request of {place.model}")
             return choice
         if event.destination == place.worker:
@@ -277,14 +279,11 @@ class Scheduler:
         if worker.is_draining:
             raise ConflictError(f"{destination} is draining and takes nothing new")
         choice = fit(self._view(), worker, model)
-        if choice is None or self._is_coming(destination, model):
+        if choice is None or self._ledger.is_coming(destination, model):
             raise NoFreeSlotError(
                 f"{destination} has no free slot or no memory for one more request of {model}"
             )
         return choice
-
-    def _is_coming(self, worker: WorkerId, model: ModelName) -> bool:
-        return model in self._ledger.claims.get(worker, ())
 
     # --- placement ------------------------------------------------------------------------------------------
 
@@ -303,14 +302,16 @@ class Scheduler:
         Free slots come first: nobody evicts an idle instance that somebody else waits for.
         """
         decisions: list[Decision] = []
-        waiting = [one.request for line in self._lines.by_age(models) for one in line]
-        promised = [(request, self._ledger.suspend(request)) for request in waiting]
-        for choose in (self._free_slot, self._choose):
+        promised: dict[RequestId, Place] = {}
+        for line in self._lines.by_age(models):
+            for one in line:
+                if (promise := self._ledger.suspend(one.request)) is not None:
+                    promised[one.request] = promise
+        for choose in (self._free_slot, partial(self._choose, promised)):
             for line in self._lines.by_age(models):
                 decisions += self._place(line, choose)
-        for request, promise in promised:
-            if promise is not None:
-                self._ledger.resume(request, promise)
+        for request, promise in promised.items():
+            self._ledger.resume(request, promise)
         return decisions
 
     def _place(self, line: list[Waiting], choose: Callable[[Waiting], Choice | None]) -> list[Decision]:
@@ -328,13 +329,13 @@ class Scheduler:
                 decisions += sent
         return decisions
 
-    def _choose(self, waiting: Waiting) -> Choice | None:
+    def _choose(self, promised: Mapping[RequestId, Place], waiting: Waiting) -> Choice | None:
         """The load that was promised before, so that nobody changes his mind at each event; else what the
         policy says; else, after some time, room by and by."""
         view, model = self._view(), waiting.model
-        if waiting.promised is not None and waiting.promised not in waiting.not_on:
-            worker = self._ledger.workers.get(waiting.promised)
-            choice = None if worker is None else fit(view, worker, model)
+        promise = promised.get(waiting.request)
+        if promise is not None and promise.worker not in waiting.not_on:
+            choice = fit(view, self._ledger.workers[promise.worker], model)
             if choice is not None and choice.step is Step.WAIT_FOR_LOAD:
                 return choice
         # A request that was preempted once must not drive out others in its turn: they would go on for ever.
@@ -362,5 +363,4 @@ class Scheduler:
             decisions = self._clearing.begin(model, choice, f"for {request}: {reason}")
         if decisions is not None:
             self._ledger.promise(request, choice.worker, model)
-            self._lines.promise(request, choice.worker)
         return decisions

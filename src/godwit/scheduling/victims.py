@@ -7,6 +7,7 @@ the subset and the assignment with the smallest sum of prices that free enough a
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from godwit.scheduling.choices import Choice, Step, Victim
@@ -149,35 +150,34 @@ def clear_by_killing(
     places: Places, worker: WorkerView, model: ModelName, within_s: float = float("inf")
 ) -> Choice | None:
     """Room for `model` on `worker` by preempting what is computed again soonest; None: it cannot be had."""
-    view, state = places.view, worker.models[model]
-    busy = candidates(view, worker, model)
-    shortage = shortage_bytes(worker, model)
-    if not _is_asked(worker, state, busy, shortage):
-        return None
-    queue_s, load_s = loading_s(view, worker, state.info)
-    if queue_s + load_s > within_s:
-        return None
-    units = [Unit(one.info.name, one.info.device_bytes, [kill(view, worker, one)]) for one in busy]
-    victims = cheapest(units, shortage, {})
-    return None if victims is None else _cleared(worker, state, victims, queue_s, load_s)
+    busy = candidates(places.view, worker, model)
+    return _clear_on_the_spot(places.view, worker, model, busy, partial(kill, places.view, worker), within_s)
 
 
 def clear_by_ending(
     places: Places, worker: WorkerView, model: ModelName, within_s: float = float("inf")
 ) -> Choice | None:
     """Room for `model` on `worker` by letting the fewest requests end, with nothing new in between."""
-    view, state = places.view, worker.models[model]
     busy = [one for one in _busy(worker, model) if not (one.is_leaving or one.is_loading or one.is_pinned)]
-    shortage = shortage_bytes(worker, model)
+    return _clear_on_the_spot(places.view, worker, model, busy, let_end, within_s)
+
+
+def _clear_on_the_spot(
+    view: ClusterView,
+    worker: WorkerView,
+    model: ModelName,
+    busy: Sequence[ModelView],
+    option: Callable[[ModelView], Option],
+    within_s: float,
+) -> Choice | None:
+    """The cheapest of the busy instances, each of which has one way to leave, and none that takes time."""
+    state, shortage = worker.models[model], shortage_bytes(worker, model)
     if not _is_asked(worker, state, busy, shortage):
         return None
     queue_s, load_s = loading_s(view, worker, state.info)
     if queue_s + load_s > within_s:
         return None
-    units = []
-    for one in busy:
-        victim = Victim(one.info.name, None, 0.0, 0.0, may_end=True)
-        units.append(Unit(one.info.name, one.info.device_bytes, [Option(float(one.num_used), victim)]))
+    units = [Unit(one.info.name, one.info.device_bytes, [option(one)]) for one in busy]
     victims = cheapest(units, shortage, {})
     return None if victims is None else _cleared(worker, state, victims, queue_s, load_s)
 
@@ -216,6 +216,11 @@ def kill(view: ClusterView, worker: WorkerView, state: ModelView) -> Option:
     """Preempt the instance's requests; the price is what it takes to compute their KV again."""
     resume_s = _resume_s(view, worker.id, state, _context_tokens(view, worker, state))
     return Option(resume_s, Victim(state.info.name, None, 0.0, resume_s))
+
+
+def let_end(state: ModelView) -> Option:
+    """Leave the instance's requests to end; the price is how many there are."""
+    return Option(float(state.num_used), Victim(state.info.name, None, 0.0, 0.0, may_end=True))
 
 
 def _context_tokens(view: ClusterView, worker: WorkerView, state: ModelView) -> list[float]:

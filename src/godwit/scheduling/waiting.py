@@ -13,8 +13,7 @@ from godwit.types import ModelName, RequestId, WorkerId
 class Waiting(Struct, frozen=True):
     """A request in line `since` then: `exclude` holds for good, `avoid` until a tick.
 
-    `reason` is what failed last. `promised` is the worker on which a load was last begun, or waited for, for
-    its sake.
+    `reason` is what failed last.
     """
 
     order: tuple[bool, int]
@@ -26,7 +25,6 @@ class Waiting(Struct, frozen=True):
     avoid: frozenset[WorkerId] = frozenset()
     reason: str | None = None
     was_preempted: bool = False
-    promised: WorkerId | None = None
 
     @property
     def not_on(self) -> frozenset[WorkerId]:
@@ -91,13 +89,6 @@ class WaitingLines:
         waiting = self._known.get(request)
         if waiting is not None:
             self._insert(replace(waiting, avoid=waiting.avoid | {avoid}, reason=reason))
-
-    def promise(self, request: RequestId, worker: WorkerId) -> None:
-        """Remember where a load is under way for a request in line; its place stays."""
-        waiting = self._known[request]
-        if waiting.promised != worker:
-            line = self._lines[waiting.model]
-            self._known[request] = line[line.index(waiting)] = replace(waiting, promised=worker)
 
     def forget(self, request: RequestId) -> None:
         """The request is over."""
