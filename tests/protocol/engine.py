@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from godwit.engines.awaiting import AwaitedKv, Block
 from godwit.errors import BadRequestError, ConflictError, EngineError, NoFreeSlotError
 from godwit.ports import (
     Computed,
@@ -18,6 +17,7 @@ from godwit.ports import (
     OnStep,
     SequenceSpec,
 )
+from godwit.protocol.awaiting import AwaitedKv, Block
 from godwit.types import (
     ChatMessage,
     KvOffer,

@@ -13,11 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from godwit.bench.copies import check_room
-from godwit.bench.workload import arrivals_s, choices, lengths, popularity
 from godwit.config import HeadSettings, ModelSettings, Settings, WorkerSettings
 from godwit.engines import checkpoint_path, describe
 from godwit.errors import ConfigError, GodwitError
 from godwit.local import Site
+from godwit.sim.workload import arrivals_s, choices, lengths, popularity
 
 QUESTIONS = "gsm8k/test.jsonl"
 SPARE_BYTES = 500_000_000

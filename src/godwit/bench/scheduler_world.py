@@ -13,9 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.random import Generator
 
-from godwit.bench.workload import choices, lengths, popularity
 from godwit.costs.startup import StartupTimes
 from godwit.scheduling import events
+from godwit.sim.workload import choices, lengths, popularity
 from godwit.types import LoadRecord, ModelInfo, ModelName, RequestId, Tier, WorkerId
 
 UNIT_BYTES = 20_000_000_000

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 import structlog
 
-from godwit.engines.awaiting import AwaitedKv, Block
 from godwit.engines.inbox import Inbox
 from godwit.engines.runner import Runner
 from godwit.engines.sequence import OpenRound, Phase, Plan, SequenceState, plan_step
@@ -24,6 +23,7 @@ from godwit.ports import (
     OnStep,
     SequenceSpec,
 )
+from godwit.protocol.awaiting import AwaitedKv, Block
 from godwit.types import ChatMessage, KvOffer, KvRange, ModelInfo, RequestId, Round, Sampling, TokenId
 
 _log = structlog.get_logger(__name__)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
-from godwit.engines.awaiting import AwaitedKv
 from godwit.engines.runner import Span
 from godwit.ports import SequenceSpec
+from godwit.protocol.awaiting import AwaitedKv
 from godwit.types import RequestId, TokenId
 
 TAIL_TOKENS = 8  # pending tails up to this long ride along with the decodes instead of queueing for the chunk

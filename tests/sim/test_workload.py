@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from godwit.bench.workload import arrivals_s, choices, gamma_gaps_s, lengths, popularity
+from godwit.sim.workload import arrivals_s, choices, gamma_gaps_s, lengths, popularity
 
 
 @pytest.mark.parametrize("cv", [0.5, 1.0, 2.0])

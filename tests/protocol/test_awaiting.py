@@ -2,7 +2,7 @@
 
 import pytest
 
-from godwit.engines.awaiting import AwaitedKv, Block
+from godwit.protocol.awaiting import AwaitedKv, Block
 from godwit.types import KvOffer, KvRange
 
 NUM_TOKENS = 320
