@@ -61,6 +61,9 @@ def contention(
     policies: Policies = ALL_POLICIES,
     rate: Annotated[float, typer.Option(min=0.01, max=100, help="Requests per second.")] = LOAD.rate_per_s,
     cv: Annotated[float, typer.Option(min=0.1, max=20, help="Spread of their gaps; 1: Poisson.")] = LOAD.cv,
+    tokens: Annotated[
+        int, typer.Option(min=1, max=384, help="Median length of the answers; they are cut at 384.")
+    ] = round(LOAD.median_tokens),
     seed: Seed = 1,
     ssd_mb_per_s: Bandwidth = EMULATED.ssd_mb_per_s,
     dram_mb_per_s: Bandwidth = EMULATED.dram_mb_per_s,
@@ -74,7 +77,7 @@ def contention(
     questions = read_questions(Path(os.environ.get("GODWIT_DATA") or DATA))
     said = Console(stderr=True)
     said.print(f"emulated: SSD {ssd_mb_per_s:g} MB/s, DRAM {dram_mb_per_s:g} MB/s; copying the models' files")
-    load = Load(minutes=minutes, rate_per_s=rate, cv=cv, seed=seed)
+    load = Load(minutes=minutes, rate_per_s=rate, cv=cv, seed=seed, median_tokens=tokens)
     with open_stage(Scene(emulated=Emulated(ssd_mb_per_s, dram_mb_per_s))) as stage:
         report = uvloop.run(
             run_contention(stage, load, names, questions, lambda text: said.print(text, soft_wrap=True), logs)

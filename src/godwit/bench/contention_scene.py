@@ -64,14 +64,14 @@ class Load(Struct, frozen=True):
     """
 
     minutes: float = 5.0
-    rate_per_s: float = 0.2
+    rate_per_s: float = 0.3
     cv: float = 8.0
     seed: int = 1
     exponent: float = 0.5
-    median_tokens: float = 48.0
+    median_tokens: float = 128.0
     sigma: float = 0.7
-    least_tokens: int = 8
-    most_tokens: int = 192
+    least_tokens: int = 16
+    most_tokens: int = 384
 
 
 class Ask(Struct, frozen=True):
