@@ -64,11 +64,11 @@ class Load(Struct, frozen=True):
     """
 
     minutes: float = 5.0
-    rate_per_s: float = 0.3
+    rate_per_s: float = 0.4
     cv: float = 8.0
-    seed: int = 1
+    seed: int = 3
     exponent: float = 0.5
-    median_tokens: float = 128.0
+    median_tokens: float = 80.0
     sigma: float = 0.7
     least_tokens: int = 16
     most_tokens: int = 384
