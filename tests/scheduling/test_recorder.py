@@ -52,7 +52,7 @@ def test_a_move_that_is_made_shows_how_far_its_prediction_was_off(outcome: str) 
     if outcome == "failed":
         assert seen == {}
     else:
-        assert seen == {"resume": ErrorSummary(1, *[pytest.approx(0.5)] * 3)}
+        assert seen == {"resume": ErrorSummary(1, 0.5, 0.5, 0.5)}
     # It is over: an end that comes late counts for nothing.
     recorder.move_ended(_record("done", ready_s=2.5), 250)
     assert times.errors() == seen

@@ -60,7 +60,8 @@ class Scene(Struct, frozen=True):
 class Load(Struct, frozen=True):
     """What the clients ask: `rate_per_s` on average, in bursts with this `cv`, for `minutes`.
 
-    Models are as popular as 1/rank^`exponent`; outputs are lognormal in length, cut to `most_tokens`.
+    Models are as popular as 1/rank^`exponent`; outputs are lognormal in length, cut to `most_tokens`. Answers
+    of this length outlast most moves, and there are enough of them that some ten moves are made in `minutes`.
     """
 
     minutes: float = 5.0

@@ -51,8 +51,8 @@ class Keeper(Protocol):
 class Recorder:
     """Writes the log, and compares predictions with what happened.
 
-    A load's prediction is that of its Load, a resume's is made when its move is decided. What nobody predicted,
-    as when a worker loads at its start, teaches the estimates but is no error of theirs.
+    A load's prediction is that of its Load, a resume's is made when its move is decided. What nobody
+    predicted, as when a worker loads at its start, teaches the estimates but is no error of theirs.
     """
 
     def __init__(self, times: Learner, log: EventLog, now: Clock, keeper: Keeper | None = None) -> None:
