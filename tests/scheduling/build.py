@@ -19,7 +19,6 @@ from godwit.scheduling.events import (
     MoveRequested,
     Placed,
     PlacementFailed,
-    RequestAccepted,
     RequestEnded,
     RequestQueued,
     Start,
@@ -82,9 +81,6 @@ class Story:
         deadline = self.now + within_s
         name = RequestId(request)
         return self.tell(RequestQueued(name, ModelName(model), deadline, not_on, has_started, was_preempted))
-
-    def accepted(self, request: str, num_tokens: int = 100) -> list[Decision]:
-        return self.tell(RequestAccepted(RequestId(request), num_tokens))
 
     def end(self, request: str) -> list[Decision]:
         return self.tell(RequestEnded(RequestId(request)))

@@ -250,23 +250,9 @@ def test_a_victim_that_its_worker_drops_by_itself_frees_its_memory_for_the_claim
     names = ("a", "b", "c")
     story.join("w", *(info(name, is_loaded=name == "a", device_bytes=100) for name in names))
     story.queue("r1", model="a")
-    story.accepted("r1")
     assert story.queue("r2", model="b") == [interrupt("r1", "w", is_preemption=True)]
     assert story.changed("w", info("a", is_loaded=False, device_bytes=100)) == []
     assert story.queue("r3", model="c") == []
     assert story.queue("r1", model="a", exclude=["w"], has_started=True, was_preempted=True) == [
         load("w", "b")
     ]
-
-
-@pytest.mark.parametrize("policy", ["live_migration", "preemption"])
-def test_a_request_is_no_victim_before_its_worker_has_said_how_long_it_is(policy: str) -> None:
-    story = Story(policy)
-    story.join("w", info("a", is_loaded=True, device_bytes=100), info("b", is_loaded=False, device_bytes=100))
-    story.join("x", info("a", is_loaded=False, device_bytes=100))
-    story.queue("r1", model="a")
-    assert story.queue("r2", model="b") == []
-    story.accepted("r1")
-    moved = [load("x", "a"), move("r1", "w", "x", "makes room for b")]
-    killed = [interrupt("r1", "w", is_preemption=True)]
-    assert story.tell(Tick()) == (killed if policy == "preemption" else moved)

@@ -197,9 +197,6 @@ def stay_reason(view: ClusterView, state: ModelView) -> str | None:
         return "requests are on their way to it"
     if any(one.is_moving for one in state.running):
         return "one of its requests is moving already"
-    if any(one.at_s is None for one in state.running):
-        # Without its tokens it would look like the cheapest of all.
-        return "the worker has not yet said how long a request of it is"
     if any(one.stays_until_s > view.now for one in state.running):
         return "one of its requests could not move or was preempted before"
     return None
