@@ -211,7 +211,7 @@ class Cluster:
                 interrupted.append(decision)
             self._perform(decision)
         for decision in interrupted:
-            self._queue_again(decision.request, decision.worker)
+            self._queue_again(decision.request, decision.worker, may_return=decision.is_preemption)
         return decisions
 
     def _perform(self, decision: Decision) -> None:
@@ -276,12 +276,15 @@ class Cluster:
         one = self.requests[name]
         one.worker = one.destination = None
 
-    def _queue_again(self, name: RequestId, failed: WorkerId) -> None:
+    def _queue_again(self, name: RequestId, failed: WorkerId, *, may_return: bool = False) -> None:
         one = self.requests[name]
         self._free(name)
         one.exclude, one.avoid, one.has_started = {failed}, set(), True
         one.deadline = self.now + PATIENCE_S
-        self.tell(_queued(name, one))
+        queued = _queued(name, one)
+        if may_return:
+            one.exclude = set()  # It has lost no server, and the scheduler knows that.
+        self.tell(queued)
 
     def _joined(self, name: WorkerId) -> WorkerJoined:
         worker = self.workers[name]

@@ -60,18 +60,19 @@ class Scene(Struct, frozen=True):
 class Load(Struct, frozen=True):
     """What the clients ask: `rate_per_s` on average, in bursts with this `cv`, for `minutes`.
 
-    Models are as popular as 1/rank^`exponent`; outputs are lognormal in length, cut to `most_tokens`.
+    Models are as popular as 1/rank^`exponent`; outputs are lognormal in length, cut to `most_tokens`. Answers
+    of this length outlast most moves, and there are enough of them that some ten moves are made in `minutes`.
     """
 
     minutes: float = 5.0
-    rate_per_s: float = 0.2
+    rate_per_s: float = 0.4
     cv: float = 8.0
-    seed: int = 1
+    seed: int = 3
     exponent: float = 0.5
-    median_tokens: float = 48.0
+    median_tokens: float = 80.0
     sigma: float = 0.7
-    least_tokens: int = 8
-    most_tokens: int = 192
+    least_tokens: int = 16
+    most_tokens: int = 384
 
 
 class Ask(Struct, frozen=True):

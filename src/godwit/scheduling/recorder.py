@@ -67,8 +67,8 @@ class Stays(Protocol):
 class Recorder:
     """Writes the log, and compares predictions with what happened.
 
-    A load's prediction is that of its Load, a resume's is made when its move begins. What nobody predicted,
-    as when a worker loads at its start, teaches the estimates but is no error of theirs.
+    A load's prediction is that of its Load, a resume's is made when its move is decided. What nobody
+    predicted, as when a worker loads at its start, teaches the estimates but is no error of theirs.
     """
 
     def __init__(
@@ -181,11 +181,15 @@ class Recorder:
         self._resumes.pop(request, None)
         self._log.add(self._now(), "RequestEnded", "", request=request, model=model)
 
-    def move_began(self, entry: Entry, destination: WorkerId) -> None:
-        """A move begins: how long its resume should take, from what is known of the request by its time."""
+    def move_began(self, entry: Entry, destination: WorkerId, load_s: float = 0.0) -> None:
+        """A move begins: how long its resume should take, from what is known of the request by its time.
+
+        That resume begins when the destination has loaded the model, `load_s` from now: until then the
+        request draws on.
+        """
         worker, at_s, num_tokens = self._decoding.get(entry.request, (destination, self._now(), 0))
         token_s = self._times.token_s(worker, entry.model)
-        context = num_tokens + max(0.0, self._now() - at_s) / token_s
+        context = num_tokens + (max(0.0, self._now() - at_s) + load_s) / token_s
         self._resumes[entry.request] = self._times.resume_s(destination, entry.model, context)
 
     def move_ended(self, record: MoveRecord, num_tokens: int) -> None:
