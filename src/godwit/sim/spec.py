@@ -41,7 +41,8 @@ class HostSpec(Struct, frozen=True):
     """A machine with one or more workers, which share its tiers: each tier's way out is one FIFO queue.
 
     `bytes_per_s` by tier is that of the whole way to the device. `dram_bytes` cache checkpoints, least
-    recently used out first; `in_dram` are there at the start, the first of them soonest out.
+    recently used out first; `in_dram` are there at the start, the first of them soonest out. Its workers say
+    that `emulated_tiers` are slowed to so many bytes/s each, so that the head need not learn it.
     """
 
     name: str
@@ -49,6 +50,7 @@ class HostSpec(Struct, frozen=True):
     dram_bytes: int
     in_dram: tuple[ModelName, ...] = ()
     on_ssd: tuple[ModelName, ...] = ()
+    emulated_tiers: tuple[tuple[Tier, float], ...] = ()
 
 
 class Stay(Struct, frozen=True):

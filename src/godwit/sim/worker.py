@@ -105,6 +105,7 @@ class SimWorker:
             spec.device_bytes,
             self.instances.infos,
             f"sim://{spec.name}",
+            emulated_tiers=self._host.spec.emulated_tiers,
             loading=self.instances.loading,
         )
 
