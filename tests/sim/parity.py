@@ -13,6 +13,7 @@ from tests.sim.traced import Change
 CONTEXT_TOKENS = 2048
 CHUNK_TOKENS = 64
 PATIENCE_S = 30.0
+INSTANCE_BYTES = 1_000_000
 RELATIVE, ABSOLUTE_S = 0.25, 0.25
 """How far apart times may be: by the larger of the two. This machine is shared, and a scheduler's delay of
 some milliseconds a token is no news."""
@@ -22,19 +23,21 @@ some milliseconds a token is no news."""
 
 
 class Model(Struct, frozen=True):
-    """A model of the fake engine with a checkpoint file; one instance of any fills `device_bytes`."""
+    """A model of the fake engine with a checkpoint file."""
 
     name: str
     num_bytes: int
 
 
 class Server(Struct, frozen=True):
-    """A worker and which models are where at the start; `dram_bytes` cache their files."""
+    """A worker, the model on its device and others in its memory at the start; all are on its SSD.
+
+    `dram_bytes` cache their files.
+    """
 
     name: str
     device: str | None
     dram: tuple[str, ...] = ()
-    ssd: tuple[str, ...] = ()
     dram_bytes: int = 100_000_000
 
 
@@ -95,7 +98,10 @@ Step = Ask | Has | Move | Moved | Drain | Kill | Gone | Over
 
 
 class Scene(Struct, frozen=True):
-    """What there is and what happens, one step after the other. Speeds are those of the fake engine."""
+    """What there is and what happens, one step after the other. Speeds are those of the fake engine.
+
+    A device has room for so many `instances`, which take the same for all models.
+    """
 
     name: str
     models: tuple[Model, ...]
@@ -107,7 +113,12 @@ class Scene(Struct, frozen=True):
     prefill_tps: float = 1000.0
     ssd_bytes_per_s: float = 600_000.0
     dram_bytes_per_s: float = 1_000_000.0
-    device_bytes: int = 1_000_000
+    instances: int = 1
+
+    @property
+    def device_bytes(self) -> int:
+        """What a worker's device has."""
+        return self.instances * INSTANCE_BYTES
 
 
 # --- what came of it ----------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from tests.sim import traced
 from tests.sim.parity import (
     CHUNK_TOKENS,
     CONTEXT_TOKENS,
+    INSTANCE_BYTES,
     PATIENCE_S,
     Ask,
     Client,
@@ -155,7 +156,7 @@ class RealPlay:
             options={
                 "decode_s": self._scene.decode_s,
                 "prefill_tokens_per_s": self._scene.prefill_tps,
-                "device_bytes": self._scene.device_bytes,
+                "device_bytes": INSTANCE_BYTES,
             },
         )
 

@@ -3,6 +3,7 @@
 from tests.sim.parity import Ask, Drain, Gone, Has, Kill, Model, Move, Moved, Over, Scene, Server
 
 A, B = Model("a", 200_000), Model("b", 1_200_000)
+SMALLER_B = Model("b", 600_000)
 
 
 def figure3(policy: str, num_output: int) -> Scene:
@@ -49,23 +50,25 @@ BATCH_AND_DRAIN = Scene(
 )
 
 KILLED = Scene(
-    "a worker is killed: failover to another, which has to load the model",
-    (A,),
-    (Server("w1", "a"), Server("w2", None, dram=("a",))),
+    "a worker is killed: failover to another, whose SSD has the model, and one more load behind that",
+    (A, SMALLER_B),
+    (Server("w1", "a"), Server("w2", None)),
     (
-        Ask("A", "a", num_prompt=200, num_output=40),
+        Ask("A", "a", num_prompt=200, num_output=25),
         Has("A", 15),
         Kill("w1"),
-        Moved(1),
+        Gone("w1"),
+        Ask("B", "b", num_prompt=50, num_output=8),
         Over("A"),
+        Over("B"),
     ),
+    instances=2,
 )
 
 SCENES = (
     figure3("live_migration", 100),
     figure3("preemption", 100),
-    figure3("locality", 40),
-    figure3("availability", 40),
+    figure3("locality", 30),
     BATCH_AND_DRAIN,
     KILLED,
 )

@@ -13,6 +13,7 @@ from godwit.types import Alternative, ModelName, RequestId, Sampling, Tier, Toke
 from tests.sim.parity import (
     CHUNK_TOKENS,
     CONTEXT_TOKENS,
+    INSTANCE_BYTES,
     PATIENCE_S,
     Ask,
     Client,
@@ -133,8 +134,7 @@ class SimulatedPlay:
 
 def _cluster(scene: Scene) -> ClusterSpec:
     models = tuple(
-        ModelSpec(ModelName(one.name), one.num_bytes, scene.device_bytes, CONTEXT_TOKENS)
-        for one in scene.models
+        ModelSpec(ModelName(one.name), one.num_bytes, INSTANCE_BYTES, CONTEXT_TOKENS) for one in scene.models
     )
     rates = Rates((scene.decode_s,), scene.prefill_tps, CHUNK_TOKENS)
     return ClusterSpec(

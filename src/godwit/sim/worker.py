@@ -25,7 +25,7 @@ from godwit.sim.loop import Event, Loop
 from godwit.sim.spec import ModelSpec, Rates, WorkerSpec
 from godwit.types import LoadRecord, ModelInfo, ModelName, WorkerId
 
-TICK_S = 0.05
+TICK_S = 0.1
 SendHead = Callable[[Message], None]
 SendPeer = Callable[[WorkerId, PeerMessage | KvPart], None]
 
