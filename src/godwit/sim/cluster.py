@@ -7,9 +7,9 @@ import numpy as np
 from godwit.protocol.entry import MoveRecord
 from godwit.sim.client import AskingClient
 from godwit.sim.draws import CountedDraws
-from godwit.sim.engine import decode_s
 from godwit.sim.notes import Notes
 from godwit.sim.outcome import Answer, Outcome
+from godwit.sim.sequence import decode_s
 from godwit.sim.spec import GPU_JITTER_S, Ask, Run, Stay, WorkerSpec
 from godwit.sim.truth import Truth
 from godwit.sim.world import Life, World

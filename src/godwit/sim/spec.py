@@ -40,8 +40,10 @@ class ModelSpec(Struct, frozen=True):
 class HostSpec(Struct, frozen=True):
     """A machine with one or more workers, which share its tiers: each tier's way out is one FIFO queue.
 
-    `bytes_per_s` by tier is that of the whole way to the device. `dram_bytes` cache checkpoints, least
-    recently used out first; `in_dram` are there at the start, the first of them soonest out.
+    `bytes_per_s` by tier is that of the whole way to the device, by all nearer tiers. `dram_bytes` cache
+    checkpoints, least recently used out first; `in_dram` are there at the start, the first of them soonest
+    out. Its workers say that `emulated_tiers` are slowed to so many bytes/s each, so that the head need not
+    learn it.
     """
 
     name: str
@@ -49,6 +51,7 @@ class HostSpec(Struct, frozen=True):
     dram_bytes: int
     in_dram: tuple[ModelName, ...] = ()
     on_ssd: tuple[ModelName, ...] = ()
+    emulated_tiers: tuple[tuple[Tier, float], ...] = ()
 
 
 class Stay(Struct, frozen=True):
@@ -108,8 +111,8 @@ class ClusterSpec(Struct, frozen=True):
 class Policies(Struct, frozen=True):
     """What the head does: settings of the real one under the same names (`godwit.config`).
 
-    Requests leave their servers `early` by those rules (None: they do not). How long servers stay is estimated
-    as a `family` of `costs.families`, or with `knows_leaving` it is the truth (the oracle).
+    Requests leave their servers `early` by those rules (None: they do not). How long servers stay is
+    estimated as a `family` of `costs.families`, or with `knows_leaving` it is the truth (the oracle).
     """
 
     policy: str = "live_migration"

@@ -25,7 +25,7 @@ from godwit.sim.loop import Event, Loop
 from godwit.sim.spec import ModelSpec, Rates, WorkerSpec
 from godwit.types import LoadRecord, ModelInfo, ModelName, WorkerId
 
-TICK_S = 0.05
+TICK_S = 0.1
 SendHead = Callable[[Message], None]
 SendPeer = Callable[[WorkerId, PeerMessage | KvPart], None]
 
@@ -105,6 +105,7 @@ class SimWorker:
             spec.device_bytes,
             self.instances.infos,
             f"sim://{spec.name}",
+            emulated_tiers=self._host.spec.emulated_tiers,
             loading=self.instances.loading,
         )
 
