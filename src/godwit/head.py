@@ -24,15 +24,7 @@ from godwit.profile import read_profile
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.head import HeadLimits
 from godwit.protocol.message import Message
-from godwit.protocol.messages import (
-    Abandon,
-    Alive,
-    FromWorker,
-    Hello,
-    Left,
-    Relayed,
-    Welcome,
-)
+from godwit.protocol.messages import FromWorker, Hello, Welcome
 from godwit.protocol.wire import decode_from_worker, encode
 from godwit.router.app import make_app, make_runner
 from godwit.router.metrics import RouterMetrics
@@ -47,6 +39,7 @@ from godwit.scheduling.observations import observation
 from godwit.scheduling.policies import policy_named
 from godwit.scheduling.recorder import Recorder
 from godwit.scheduling.scheduler import Scheduler, SchedulerSettings
+from godwit.scheduling.switchboard import Switchboard
 from godwit.types import MoveId, MoveLimits, WorkerId
 
 TICK_S = 0.1
@@ -74,7 +67,8 @@ async def _serve(
     log = EventLog(head.max_events)
     records: deque[MoveRecord] = deque(maxlen=NUM_RECORDS)
     hub = Hub(head, keeper, settings.security.join_token)
-    control = hub.control = _control(settings, hub, keeper, metrics, log, records)
+    control = _control(settings, hub, keeper, metrics, log, records)
+    hub.serve(control)
     keeper.restore(control.catalog)
     # The scheduler has heard nothing yet: this tells it what is pinned.
     control.restart_scheduler()
@@ -205,14 +199,18 @@ async def _tick(control: Control, keeper: Keeper, log: EventLog) -> None:
 class Hub:
     """The links to the workers: frames in, messages out, losses reported once."""
 
-    control: Control
-
     def __init__(self, settings: HeadSettings, keeper: Keeper, token: str | None) -> None:
         self._settings = settings
         self._keeper = keeper
         self._token = token
         self._links: dict[WorkerId, Link] = {}
-        self._incarnations: dict[WorkerId, int] = {}
+        self._control: Control
+        self._board: Switchboard
+
+    def serve(self, control: Control) -> None:
+        """Be the links of `control`, which needs a hub to be made; call it first of all."""
+        self._control = control
+        self._board = Switchboard(control, self.send)
 
     def send(self, worker: WorkerId, message: Message) -> None:
         """Send to a connected worker; one that is gone, or on its way, loses the message."""
@@ -225,7 +223,7 @@ class Hub:
 
     def wake(self) -> None:
         """Flush the streams once the frames that are here have been read."""
-        asyncio.get_running_loop().call_soon(self.control.requests.flush)
+        asyncio.get_running_loop().call_soon(self._control.requests.flush)
 
     def close(self) -> None:
         """End all links."""
@@ -248,7 +246,7 @@ class Hub:
             await link.refuse(error.message)
             return web.Response()
         worker = hello.worker
-        if hello.incarnation < self._incarnations.get(worker, 0):
+        if not self._board.may_join(hello):
             _log.warning("worker refused", worker=worker, reason="a later life of it has joined")
             link.close(f"a later life of {worker} has joined; this one must not")
         else:
@@ -268,42 +266,19 @@ class Hub:
             former.close("replaced by a later link")
             self._leave(worker, "replaced by a later link")
         self._links[worker] = link
-        self._incarnations[worker] = hello.incarnation
         _log.info("worker joined", worker=worker, incarnation=hello.incarnation)
         self._keeper.joined(worker, hello.incarnation)
         self.send(worker, Welcome(self._settings.heartbeat_s))
-        self.control.joined(hello)
+        self._board.joined(hello)
 
     def _leave(self, worker: WorkerId, reason: str) -> None:
         del self._links[worker]
         _log.info("worker gone", worker=worker, reason=reason)
         self._keeper.left(worker, reason)
-        self._abandon_for(worker, reason)
-        self.control.gone(worker, reason)
-
-    def _abandon_for(self, source: WorkerId, reason: str) -> None:
-        """Speak for a source that is gone to the destinations of its moves.
-
-        One that the source never reached would wait for the handover until its deadline. One that owns its
-        request, or has a link to the source, takes no notice: that link's own end comes after the commit.
-        """
-        for entry in self.control.requests:
-            if entry.moving is not None and entry.moving.source == source:
-                abandon = Abandon(entry.moving.move, f"{source}: {reason}")
-                self.send(entry.moving.destination, Relayed(source, abandon))
+        self._board.left(worker, reason)
 
     def _take(self, worker: WorkerId, link: Link, message: FromWorker) -> None:
         if self._links.get(worker) is not link:
             return
-        match message:
-            case Alive():
-                if message.is_stalled:
-                    link.close("its engine is stalled")
-            case Relayed():
-                self.send(message.peer, Relayed(worker, message.message))
-            case Left():
-                link.close("left on purpose")
-            case Hello():
-                raise ProtocolError("Hello came twice")
-            case _:
-                self.control.on_worker(worker, message)
+        if (why := self._board.take(worker, message)) is not None:
+            link.close(why)

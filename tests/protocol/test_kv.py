@@ -258,7 +258,7 @@ def test_kv_that_stays_away_is_given_up_by_its_destination() -> None:
 
 @pytest.mark.parametrize(
     ("who", "layout", "why"),
-    [(A, None, "exports no"), (B, None, "not steps"), (B, "another build", "another build, not steps")],
+    [(A, None, "exports no"), (B, None, "not modelled"), (B, "another build", "another build, not modelled")],
 )
 def test_kv_that_the_other_end_cannot_read_is_computed(who: WorkerId, layout: str | None, why: str) -> None:
     world = two_workers()

@@ -11,8 +11,8 @@ class Answer(Struct, frozen=True):
     """One request as its client saw it; times are virtual seconds, None where there was no such moment.
 
     `decode_s` is what drawing its tokens takes on the worker that it ended on when nobody disturbs it.
-    `problem` is why it has no whole answer ("timeout", or an error's text). `num_moves` were done (
-    `num_early` of them to leave a server early), `num_losses` unplanned losses of its server, `num_kills`
+    `problem` is why it has no whole answer ("timeout", or an error's text). `num_moves` were done,
+    `num_early` of them to leave a server early; `num_losses` are unplanned losses of its server, `num_kills`
     preemptions. `wasted_s` is its part of the outcome's.
     """
 

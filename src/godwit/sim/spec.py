@@ -120,6 +120,7 @@ class Policies(Struct, frozen=True):
     tick_s: float = 0.1
     knows_leaving: bool = False
     dead_after_s: float = 5.0
+    max_failovers: int = 5
 
 
 class Run(Struct, frozen=True):

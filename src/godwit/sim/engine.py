@@ -1,0 +1,384 @@
+"""An engine without a model or a thread: who drives it lets it begin and end its steps."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from godwit.errors import ConflictError, ContextTooLongError, EngineError, NoFreeSlotError
+from godwit.ports import (
+    Clock,
+    Computed,
+    Ended,
+    EngineEvent,
+    Failed,
+    Generated,
+    Held,
+    KvExported,
+    KvImported,
+    OnStep,
+    SequenceSpec,
+)
+from godwit.protocol.awaiting import AwaitedKv, Block
+from godwit.sim.draws import Draws, piece
+from godwit.sim.spec import Rates
+from godwit.types import (
+    ChatMessage,
+    KvOffer,
+    KvRange,
+    ModelInfo,
+    RequestId,
+    Round,
+    Sampling,
+    TokenId,
+)
+
+
+class Plan(NamedTuple):
+    """What the engine does next: `steps` steps that take `step_s` each and change nothing but by drawing."""
+
+    steps: int
+    step_s: float
+
+
+Meter = Callable[[RequestId, int, int, float], None]
+"""(sequence, first, last, seconds a token): the KV of these tokens was computed, or they were drawn."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """What the engine knows and has computed; `round` is the first token and the end of an open one."""
+
+    spec: SequenceSpec
+    tokens: list[TokenId]
+    began_s: float
+    num_computed: int = 0
+    round: tuple[int, int] | None = None
+    is_generating: bool = False
+    is_ended: bool = False
+    hold_at: int | None = None
+    awaited: AwaitedKv | None = None
+    num_own: int = 0
+    own_began_s: float = 0.0
+    pace: float = 1.0
+
+    @property
+    def num_output(self) -> int:
+        return len(self.tokens) - len(self.spec.prompt_ids)
+
+    @property
+    def num_new(self) -> int:
+        """Tokens whose KV it could compute now."""
+        target = (
+            len(self.tokens) if self.is_generating else self.round[1] if self.round else self.num_computed
+        )
+        if self.awaited is not None:
+            target = min(target, self.awaited.limit(self.num_computed, target))
+        return target - self.num_computed
+
+
+def _ignore(*_: object) -> None:
+    """Where nobody wants to know."""
+
+
+class ModelledEngine:
+    """Implements `ports.Engine`. Commands wait for the next `begin`; `on_command` hears that one waits.
+
+    `begin` and `end` make a step. Its events are those of `end`: first what the commands caused.
+    """
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        slots: int,
+        draws: Draws,
+        rates: Rates,
+        now: Clock,
+        kv_layout: str | None = "modelled",
+        on_command: Callable[[], None] = _ignore,
+        on_free: Callable[[], None] = _ignore,
+        meter: Meter = _ignore,
+    ) -> None:
+        self.info = info
+        self.slots = slots
+        self.kv_layout = kv_layout
+        self.num_steps = 0
+        self.step_started_s: float | None = None
+        self.num_imported = 0
+        self._draws = draws
+        self._rates = rates
+        self._now = now
+        self._on_command = on_command
+        self._on_free = on_free
+        self._meter = meter
+        self._sequences: dict[RequestId, Slot] = {}
+        self._taken: set[RequestId] = set()
+        self._commands: list[Callable[[], None]] = []
+        self._events: list[EngineEvent] = []
+        self._is_closed = False
+
+    @property
+    def free_slots(self) -> int:
+        return self.slots - len(self._taken)
+
+    @property
+    def sequences(self) -> list[RequestId]:
+        """All that hold a slot, as far as the steps have got."""
+        return list(self._sequences)
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether commands wait for the next step."""
+        return bool(self._commands) and not self._is_closed
+
+    @property
+    def generating(self) -> list[RequestId]:
+        """The sequences that draw tokens now."""
+        return [name for name, one in self._sequences.items() if one.is_generating and not one.is_ended]
+
+    def start(self, on_step: OnStep) -> None:
+        raise NotImplementedError("whoever drives this engine takes its events from `end`")
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def tokenize(self, text: str, *, add_special: bool) -> list[TokenId]:
+        return [1] * add_special + list(text.encode())
+
+    def render(self, messages: Sequence[ChatMessage]) -> str:
+        return "".join(f"{one.role}:{one.content}\n" for one in messages)
+
+    def piece(self, token: TokenId) -> bytes:
+        return piece(token)
+
+    def try_out(self, sampling: Sampling) -> None:
+        """It knows no grammars."""
+
+    def check(self, sequence: SequenceSpec) -> None:
+        """ContextTooLongError; it takes everything else."""
+        num_tokens = len(sequence.prompt_ids) + len(sequence.output_ids)
+        if num_tokens >= self.info.context_tokens:
+            raise ContextTooLongError(
+                f"{num_tokens} tokens leave no room for an answer in a context of {self.info.context_tokens}"
+            )
+
+    # --- commands -------------------------------------------------------------------------------------------
+
+    def open(self, request: RequestId, sequence: SequenceSpec, awaits: KvOffer | None = None) -> None:
+        if self._is_closed:
+            raise EngineError("the engine is closed")
+        if request in self._taken:
+            raise ConflictError(f"{request} has a slot already")
+        if self.free_slots == 0:
+            raise NoFreeSlotError("all slots are taken")
+        self._taken.add(request)
+        now = self._now()
+        opened = Slot(sequence, [*sequence.prompt_ids, *sequence.output_ids], now, own_began_s=now)
+        if awaits is not None:
+            assert 0 <= awaits.kv.first < awaits.kv.last < len(opened.tokens)
+            opened.awaited = AwaitedKv(awaits)
+        opened.round = (0, len(opened.tokens))
+        self._add(lambda: self._sequences.__setitem__(request, opened))
+
+    def export_kv(self, request: RequestId, kv: KvRange) -> None:
+        self._command(request, lambda one: self._export(request, one, kv))
+
+    def import_kv(self, request: RequestId, kv: KvRange, data: bytearray) -> None:
+        def act(one: Slot) -> None:
+            if one.awaited is not None:
+                one.awaited.put(Block(kv, data))
+                self._take_kv(request, one, one.awaited)
+
+        self._command(request, act)
+
+    def stop_awaiting(self, request: RequestId) -> None:
+        def act(one: Slot) -> None:
+            if one.awaited is not None:
+                one.awaited.is_over = True
+                self._take_kv(request, one, one.awaited)
+
+        self._command(request, act)
+
+    def append(self, request: RequestId, ids: Sequence[TokenId]) -> None:
+        def act(one: Slot) -> None:
+            assert not one.is_generating, "tokens were appended to a request that generates"
+            one.tokens.extend(ids)
+            if one.round is None:
+                one.round, one.began_s = (one.num_computed, len(one.tokens)), self._now()
+
+        self._command(request, act)
+
+    def generate(self, request: RequestId) -> None:
+        def act(one: Slot) -> None:
+            one.is_generating, one.hold_at, one.round, one.pace = True, None, None, 1.0
+            self._stop_where_due(request, one)
+
+        self._command(request, act)
+
+    def hold(self, request: RequestId, at_output: int | None = None) -> None:
+        def act(one: Slot) -> None:
+            if not one.is_generating or at_output is None or at_output <= one.num_output:
+                self._hold_now(request, one)
+            else:
+                one.hold_at = at_output
+
+        self._command(request, act)
+
+    def pace(self, request: RequestId, factor: float) -> None:
+        def act(one: Slot) -> None:
+            one.pace = max(1.0, factor)
+
+        self._command(request, act)
+
+    def release(self, request: RequestId) -> None:
+        if request in self._taken:
+            self._taken.remove(request)
+            self._add(lambda: self._sequences.__delitem__(request))
+            self._on_free()
+
+    def _command(self, request: RequestId, act: Callable[[Slot], None]) -> None:
+        def run() -> None:
+            one = self._sequences.get(request)
+            if one is not None and not one.is_ended:
+                act(one)
+
+        self._add(run)
+
+    def _add(self, act: Callable[[], None]) -> None:
+        self._commands.append(act)
+        self._on_command()
+
+    # --- steps ----------------------------------------------------------------------------------------------
+
+    def begin(self, most_steps: int = 1) -> Plan | None:
+        """Take the commands and say what comes next; None: nothing to do and nothing to tell."""
+        if self._is_closed:
+            return None
+        commands, self._commands = self._commands, []
+        for command in commands:
+            command()
+        num_drawing, num_prefill, pace = 0, 0, 1.0
+        steps = most_steps
+        for one in self._sequences.values():
+            num_new = 0 if one.is_ended else min(one.num_new, self._rates.chunk_tokens)
+            if num_new == 0:
+                continue
+            if one.is_generating and num_new == 1:
+                num_drawing += 1
+                pace = max(pace, one.pace)
+                steps = min(steps, self._most_steps(one))
+            else:
+                num_prefill += num_new
+                steps = 1
+        if num_drawing + num_prefill == 0:
+            return Plan(1, 0.0) if self._events else None
+        step_s = num_prefill / self._rates.prefill_tps
+        if num_drawing:
+            step_s += decode_s(self._rates, num_drawing) * pace
+        return Plan(max(1, steps), step_s)
+
+    def _most_steps(self, one: Slot) -> int:
+        most = self._draws.num_certain(one.num_output, one.spec.sampling)
+        most = min(most, one.spec.sampling.max_tokens - one.num_output)
+        most = min(most, self.info.context_tokens - len(one.tokens))
+        return most if one.hold_at is None else min(most, one.hold_at - one.num_output)
+
+    def end(self, plan: Plan) -> list[EngineEvent]:
+        """Let the steps of a plan be over; what happened in them."""
+        if self._is_closed:
+            return []
+        for request, one in self._sequences.items():
+            if not one.is_ended and (one.awaited is not None or one.is_generating or one.round is not None):
+                self._advance(request, one, plan)
+        self.num_steps += plan.steps
+        events, self._events = self._events, []
+        return events
+
+    def fail(self, request: RequestId | None) -> list[EngineEvent]:
+        """One sequence, or (None) the whole engine, cannot go on."""
+        if request is not None and request in self._sequences:
+            self._sequences[request].is_ended = True
+        self._is_closed |= request is None
+        events, self._events = self._events, []
+        return [*events, Failed(request, "out of order", self.info.name if request is None else None)]
+
+    def _advance(self, request: RequestId, one: Slot, plan: Plan) -> None:
+        num_new = min(one.num_new, self._rates.chunk_tokens)
+        first = one.num_computed
+        one.num_computed += num_new
+        one.num_own += num_new
+        if num_new > 1 or not one.is_generating:
+            self._meter(request, first, one.num_computed, 1 / self._rates.prefill_tps)
+        if one.awaited is not None:
+            self._take_kv(request, one, one.awaited)
+        if one.round is not None and one.num_computed == one.round[1]:
+            first, end = one.round
+            now = self._now()
+            self._events.append(Computed(request, end, end - first, now - one.began_s))
+            one.round = (end, len(one.tokens)) if len(one.tokens) > end else None
+            one.began_s = now
+        if one.is_generating and one.num_computed == len(one.tokens):
+            self._draw(request, one, plan)
+
+    def _take_kv(self, request: RequestId, one: Slot, awaited: AwaitedKv) -> None:
+        first, problem = one.num_computed, None
+        while problem is None and (block := awaited.take(one.num_computed)) is not None:
+            if block.data == self._draws.kv(one.tokens, block.kv):
+                one.num_computed = block.kv.last
+            else:
+                problem = "it is of another context"
+        is_last = problem is not None or awaited.is_done(one.num_computed)
+        one.awaited = None if is_last else awaited
+        if not is_last and one.num_computed == first:
+            return
+        self.num_imported += one.num_computed - first
+        if one.round is not None and one.num_computed > first:
+            is_behind = one.round[1] > one.num_computed
+            one.round = (one.num_computed, one.round[1] if is_behind else len(one.tokens))
+        now = self._now()
+        computed = Round(one.num_own, now - one.own_began_s)
+        one.num_own, one.own_began_s = 0, now
+        self._events.append(KvImported(request, KvRange(first, one.num_computed), computed, is_last, problem))
+
+    def _export(self, request: RequestId, one: Slot, kv: KvRange) -> None:
+        if kv.last > one.num_computed:
+            self._events.append(KvExported(request, kv, bytearray(), "it is not computed"))
+        else:
+            self._events.append(KvExported(request, kv, self._draws.kv(one.tokens, kv)))
+
+    def _draw(self, request: RequestId, one: Slot, plan: Plan) -> None:
+        num_prompt, sampling = len(one.spec.prompt_ids), one.spec.sampling
+        self._meter(request, len(one.tokens), len(one.tokens) + plan.steps, plan.step_s)
+        for _ in range(plan.steps):
+            token = self._draws.token(one.tokens, num_prompt, sampling)
+            if token is None:
+                self._end(request, one, "stop")
+                return
+            self._events.append(Generated(request, len(one.tokens) - num_prompt, token))
+            one.tokens.append(token.id)
+        # All but the latest have been computed in the steps that followed them.
+        one.num_computed = len(one.tokens) - 1
+        self._stop_where_due(request, one)
+
+    def _stop_where_due(self, request: RequestId, one: Slot) -> None:
+        is_full = len(one.tokens) >= self.info.context_tokens
+        if is_full or one.num_output >= one.spec.sampling.max_tokens:
+            self._end(request, one, "length")
+        elif one.hold_at is not None and one.num_output >= one.hold_at:
+            self._hold_now(request, one)
+
+    def _hold_now(self, request: RequestId, one: Slot) -> None:
+        one.is_generating, one.hold_at = False, None
+        self._events.append(Held(request, one.num_output))
+
+    def _end(self, request: RequestId, one: Slot, reason: str) -> None:
+        one.is_ended = True
+        self._events.append(Ended(request, one.num_output, reason))
+
+
+def decode_s(rates: Rates, num_requests: int) -> float:
+    """Seconds of a step that draws for so many requests."""
+    known = rates.decode_s
+    if num_requests <= len(known):
+        return known[num_requests - 1]
+    slope = known[-1] - known[-2] if len(known) > 1 else 0.0
+    return known[-1] + slope * (num_requests - len(known))

@@ -1,0 +1,59 @@
+"""What a simulation notes of the head's decisions and of what came of them."""
+
+from collections import Counter
+
+from godwit.scheduling.eventlog import EventLog
+from godwit.sim.outcome import Load
+from godwit.types import LoadRecord, ModelName, RequestId, WorkerId
+
+
+class Notes(EventLog):
+    """The head's log, and its `scheduling.recorder.Keeper`: sums only, but for the latest `size` entries."""
+
+    def __init__(self, size: int = 0) -> None:
+        super().__init__(size)
+        self._now_s = 0.0
+        self.kills: Counter[RequestId] = Counter()
+        self.worker_of: dict[RequestId, WorkerId] = {}
+        self.loads: list[Load] = []
+
+    def add(
+        self,
+        at_s: float,
+        kind: str,
+        reason: str,
+        *,
+        request: RequestId | None = None,
+        model: ModelName | None = None,
+        worker: WorkerId | None = None,
+        destination: WorkerId | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        """Write one entry."""
+        self._now_s = at_s
+        if request is not None and kind == "Preempt":
+            self.kills[request] += 1
+        elif request is not None and worker is not None and kind == "Start":
+            self.worker_of[request] = worker
+        elif request is not None and destination is not None and kind == "MoveEnded" and "done" in reason:
+            self.worker_of[request] = destination
+        super().add(
+            at_s,
+            kind,
+            reason,
+            request=request,
+            model=model,
+            worker=worker,
+            destination=destination,
+            seconds=seconds,
+        )
+
+    def load(self, worker: WorkerId, record: LoadRecord) -> None:
+        """A load is over."""
+        self.loads.append(Load(self._now_s, worker, record))
+
+    def resume(self, worker: WorkerId, model: ModelName, context_tokens: int, seconds: float) -> None:
+        """A move is over."""
+
+    def tokens(self, worker: WorkerId, model: ModelName, num_tokens: int, seconds: float) -> None:
+        """A stay of a request on a worker is over."""
