@@ -108,7 +108,10 @@ class HeadRequests:
         self, request: RequestId, model: ModelName, prompt: Prompt, sampling: Sampling, sink: Sink
     ) -> None:
         """Queue a request; OverloadedError where the queue or the whole table is full."""
-        if len(self._entries) >= self._limits.max_running or self.num_queued >= self._limits.max_queued:
+        num_entries, limits = len(self._entries), self._limits
+        # No more can be queued than there are, so that they are counted only where it may matter.
+        is_full = num_entries >= limits.max_queued and self.num_queued >= limits.max_queued
+        if is_full or num_entries >= limits.max_running:
             raise OverloadedError("too many requests are waiting; try again in a moment", retry_after_s=1)
         if request in self._entries:
             raise ConflictError(f"there is a request {request} already")

@@ -151,7 +151,11 @@ class Ledger:
         self._workers[worker] = known.with_model(replace(state, info=info, is_loading=is_loading))
         if worker in self._claims:
             self._count_claims(worker)
-        self.stirred.ease(worker)
+        if is_load_over or info.is_loaded != state.info.is_loaded or worker in self._claims:
+            self.stirred.ease(worker)
+        else:
+            # Another tier: no room has come of it, but this model may be loaded sooner.
+            self.stirred.stir(info.name)
         if is_load_over and not info.is_loaded:
             self._break_promises(worker, info.name)
         self._holders.setdefault(info.name, {})[worker] = None

@@ -95,12 +95,18 @@ class ModelView(Struct, frozen=True, gc=False):
         """Whether the model is loaded for nobody: only such a one may be evicted, if it is not pinned."""
         return self.info.is_loaded and not self.is_loading and self.num_used == 0
 
+    @property
+    def is_evictable(self) -> bool:
+        """Whether the instance may be unloaded at any moment."""
+        return self.is_idle and not self.is_pinned and not self.is_leaving
+
 
 class WorkerView(Struct, frozen=True):
     """One worker that is connected; `slots` is per loaded model, `device_bytes` its whole device memory.
 
     `claimed_bytes` are free and kept for models that are coming (`ModelView.is_coming`). `on_device` are the
-    models that hold device memory, `held_bytes` of it, so that nobody has to look at all models.
+    models that hold device memory, `held_bytes` of it, and evictable ones `evictable_bytes`, so that nobody
+    has to look at all models.
     """
 
     id: WorkerId
@@ -112,6 +118,7 @@ class WorkerView(Struct, frozen=True):
     claimed_bytes: int = 0
     on_device: tuple[ModelName, ...] = ()
     held_bytes: int = 0
+    evictable_bytes: int = 0
     num_used: int = 0
 
     @property
@@ -123,6 +130,11 @@ class WorkerView(Struct, frozen=True):
     def free_bytes(self) -> int:
         """Device memory that no model holds and that is not kept for one."""
         return self.device_bytes - self.held_bytes - self.claimed_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """Device memory that can be had at once: what is free and what evictable instances hold."""
+        return self.free_bytes + self.evictable_bytes
 
     def queue_s(self, tier: Tier, now: float) -> float:
         """Seconds until loads from `tier` that are under way here are expected to be over: q."""
@@ -145,6 +157,9 @@ class WorkerView(Struct, frozen=True):
             models={**self.models, name: model},
             on_device=(*others, name) if model.holds_device else others,
             held_bytes=self.held_bytes + _held(model) - (0 if former is None else _held(former)),
+            evictable_bytes=self.evictable_bytes
+            + _evictable(model)
+            - (0 if former is None else _evictable(former)),
             num_used=self.num_used + sum(counts) - (0 if former is None else former.num_used),
         )
 
@@ -165,3 +180,7 @@ class ClusterView(Struct, frozen=True):
 
 def _held(model: ModelView) -> int:
     return model.info.device_bytes if model.holds_device else 0
+
+
+def _evictable(model: ModelView) -> int:
+    return model.info.device_bytes if model.is_evictable else 0

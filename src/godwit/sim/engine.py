@@ -256,13 +256,14 @@ class ModelledEngine:
         commands, self._commands = self._commands, []
         for command in commands:
             command()
-        num_drawing, num_prefill, pace = 0, 0, 1.0
+        num_drawing, num_prefill, pace, is_ready = 0, 0, 1.0, False
         steps = most_steps
         for one in self._sequences.values():
             num_new = 0 if one.is_ended else min(one.num_new, self._rates.chunk_tokens)
             if num_new == 0:
-                continue
-            if one.is_generating and num_new == 1:
+                # Held with all computed, and told to go on: the last pass has made its logits already.
+                is_ready |= one.is_generating and not one.is_ended and one.num_computed == len(one.tokens)
+            elif one.is_generating and num_new == 1:
                 num_drawing += 1
                 pace = max(pace, one.pace)
                 steps = min(steps, self._most_steps(one))
@@ -270,11 +271,11 @@ class ModelledEngine:
                 num_prefill += num_new
                 steps = 1
         if num_drawing + num_prefill == 0:
-            return Plan(1, 0.0) if self._events else None
+            return Plan(1, 0.0) if self._events or is_ready else None
         step_s = num_prefill / self._rates.prefill_tps
         if num_drawing:
             step_s += decode_s(self._rates, num_drawing) * pace
-        return Plan(max(1, steps), step_s)
+        return Plan(1 if is_ready else max(1, steps), step_s)
 
     def _most_steps(self, one: Slot) -> int:
         most = self._draws.num_certain(one.num_output, one.spec.sampling)
