@@ -10,7 +10,7 @@ from rich.table import Table
 from godwit.scenarios.report import Beside, ContentionRow, FleetRow, Report
 from godwit.sim.metrics import Interval
 
-Rows = Sequence[ContentionRow] | Sequence[FleetRow]
+Rows = Sequence[ContentionRow | FleetRow]
 _TEXTS = ("policy", "dataset", "figure", "setting")
 
 
@@ -18,9 +18,15 @@ def show_report(console: Console, report: Report) -> None:
     """Tables: of the main part, the sweep and the ablations; then what was published."""
     seeds = "one seed" if report.seeds == 1 else f"{report.seeds} seeds: mean ± half of the 95 % interval"
     console.print(f"{report.about}; {seeds}", soft_wrap=True, markup=False, highlight=False)
-    _show(console, "", [_cells(row) for row in report.rows])
-    _show(console, "Means from least to most over the sweep", _ranges(report.sweep))
-    _show(console, "Ablations", [{**_setting(row), **_cells(row)} for row in report.ablations])
+    if report.rows and isinstance(report.rows[0], ContentionRow):
+        note = "P50 and P99 of startup latency: all time without decoding. DRAM, SSD: reads. Late: timed out"
+        console.print(note, soft_wrap=True, markup=False, highlight=False)
+    for case, rows in _by_case(report.rows).items():
+        _show(console, case, [_cells(row) for row in rows])
+    for case, rows in _by_case(report.sweep).items():
+        _show(console, f"{case}: means from least to most over the sweep", _ranges(rows))
+    for case, rows in _by_case(report.ablations).items():
+        _show(console, f"{case}: ablations", [{**_setting(row), **_cells(row)} for row in rows])
     _show(console, "Published, and ours from least to most over seeds and sweep", map(_beside, report.beside))
     for sentence in report.disagreements:
         console.print(f"disagrees: {sentence}", soft_wrap=True, markup=False, highlight=False)
@@ -33,7 +39,7 @@ def _show(console: Console, title: str, rows: Iterable[dict[str, str]]) -> None:
         return
     table = Table(title=title, box=SIMPLE, padding=(0, 1), title_justify="left")
     for name in lines[0]:
-        table.add_column(name, justify="left" if name in _TEXTS else "right")
+        table.add_column(name, justify="left" if name in _TEXTS else "right", no_wrap=name == "policy")
     for line in lines:
         table.add_row(*line.values())
     console.print(table)
@@ -42,13 +48,17 @@ def _show(console: Console, title: str, rows: Iterable[dict[str, str]]) -> None:
 def _cells(row: ContentionRow | FleetRow) -> dict[str, str]:
     figures = {name: _spread(interval) for name, interval in _figures(row).items()}
     closes = {"closes": _percent(row.closes)} if isinstance(row, FleetRow) else {}
-    return {**_labels(row), **figures, **closes}
+    return {"policy": row.policy, **figures, **closes}
 
 
-def _labels(row: ContentionRow | FleetRow) -> dict[str, str]:
-    if isinstance(row, FleetRow):
-        return {"policy": row.policy}
-    return {"dataset": row.dataset, "rate/s": f"{row.rate:g}", "policy": row.policy}
+def _by_case(rows: Rows) -> dict[str, list[ContentionRow | FleetRow]]:
+    """The rows by what they have in common beside policy and setting, as a title."""
+    cases: dict[str, list[ContentionRow | FleetRow]] = {}
+    for row in rows:
+        requests = f"{row.intervals['requests'].mean:,.0f} requests"
+        case = f"{row.dataset} at {row.rate:g}/s, {requests}" if isinstance(row, ContentionRow) else requests
+        cases.setdefault(case, []).append(row)
+    return cases
 
 
 def _figures(row: ContentionRow | FleetRow) -> dict[str, Interval | None]:
@@ -65,29 +75,26 @@ def _figures(row: ContentionRow | FleetRow) -> dict[str, Interval | None]:
         }
         return {heading: all_of[name] for heading, name in names.items()}
     return {
-        "startup P50 s": all_of["startup_p50_s"],
+        "P50 s": all_of["startup_p50_s"],
         "P99 s": all_of["startup_p99_s"],
         "P99 / live": row.p99_over_live,
         "moves": all_of["moves"],
         "kills": all_of["kills"],
-        "DRAM reads": all_of["dram_reads"],
-        "SSD reads": all_of["ssd_reads"],
+        "DRAM": all_of["dram_reads"],
+        "SSD": all_of["ssd_reads"],
         "late": all_of["timeouts"],
         "errors": all_of["errors"],
     }
 
 
 def _ranges(rows: Rows) -> list[dict[str, str]]:
-    """A line for each policy and case: every figure from its least to its most mean over the settings."""
-    groups: dict[tuple[str, ...], list[dict[str, Interval | None]]] = {}
-    labels = {}
+    """A line for each policy: every figure from its least to its most mean over the settings."""
+    policies: dict[str, list[dict[str, Interval | None]]] = {}
     for row in rows:
-        key = tuple(_labels(row).values())
-        labels[key] = _labels(row)
-        groups.setdefault(key, []).append(_figures(row))
+        policies.setdefault(row.policy, []).append(_figures(row))
     return [
-        {**labels[key], **{name: _range([one[name] for one in found]) for name in found[0]}}
-        for key, found in groups.items()
+        {"policy": policy, **{name: _range([one[name] for one in found]) for name in found[0]}}
+        for policy, found in policies.items()
     ]
 
 

@@ -5,6 +5,7 @@ Every draw comes from the caller's generator, so that one seed gives the same se
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from math import gamma
 from typing import TypeVar
 
 from msgspec import Struct
@@ -54,8 +55,8 @@ def draw_stays(rng: Generator, life: Life, until_s: float) -> tuple[Stay, ...]:
     """
     if life.scale_s <= 0 or life.shape <= 0 or life.mean_gap_s < 0:
         raise ValueError(f"scale and shape are above 0 and a gap at least 0, not {life}")
-    first_s = life.scale_s * float(rng.weibull(life.shape))
-    is_there = rng.random() * (first_s + life.mean_gap_s) < first_s
+    mean_s = life.scale_s * gamma(1 + 1 / life.shape)
+    is_there = rng.random() * (mean_s + life.mean_gap_s) < mean_s
     now_s = 0.0 if is_there else float(rng.exponential(life.mean_gap_s))
     stays = []
     while now_s < until_s:
