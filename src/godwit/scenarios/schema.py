@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from godwit.scheduling.early import EarlySettings
 from godwit.sim.metrics import Slo
 from godwit.sim.spec import Policies
 
@@ -144,6 +145,10 @@ class World(Section, frozen=True, kw_only=True):
     link_scale: Positive = 1.0
 
 
+class Early(EarlySettings, frozen=True, forbid_unknown_fields=True):
+    """When requests leave early (`godwit.scheduling.early.EarlySettings`)."""
+
+
 class Head(Policies, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The head's settings (`godwit.sim.spec.Policies`), and what clients of a policy do.
 
@@ -151,6 +156,7 @@ class Head(Policies, frozen=True, forbid_unknown_fields=True, kw_only=True):
     loading it from SSD takes; without that and `keep_alive_s`, when its memory is needed.
     """
 
+    early: Early | None = None
     num_replicas: Count = 1
     keep_alive_loads: Positive | None = None
 

@@ -4,18 +4,20 @@
 that the collector would visit again and again, for up to 125 ms.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from godwit.costs.survival import Floats
 from godwit.errors import InvariantBrokenError
+from godwit.scheduling.ask import Ask
 from godwit.types import ModelInfo, ModelName, RequestId, Tier, WorkerId
 
 
 class Times(Protocol):
-    """Seconds that things are expected to take, as far as has been learnt; reading changes nothing."""
+    """What things are expected to take, as far as has been learnt; reading changes nothing."""
 
     def load_s(self, worker: WorkerId, info: ModelInfo) -> float:
         """From the load's turn in its queue until the model is on the device: n/b of `costs.loading`.
@@ -31,6 +33,37 @@ class Times(Protocol):
     def token_s(self, worker: WorkerId, model: ModelName) -> float:
         """Mean time per output token; above 0."""
         ...
+
+    def prefill_s(self, worker: WorkerId, model: ModelName, context_tokens: float) -> float:
+        """Until `worker` draws for a request that starts there with so many tokens: a line in these."""
+        ...
+
+    def remaining_tokens(
+        self, model: ModelName, num_output: float, expected_tokens: int | None, max_tokens: int | None
+    ) -> float:
+        """Output tokens that a request is expected to draw after the first `num_output`; above 0.
+
+        `expected_tokens` is what its client guessed for the whole output.
+        """
+        ...
+
+
+class Hazards(Protocol):
+    """How likely servers are to stay; reading changes nothing that shows."""
+
+    def survival(self, workers: Sequence[WorkerId], now: float, horizons_s: Floats) -> Floats:
+        """The probability that each worker (n), which is here at `now`, still is after each of its horizons.
+
+        `horizons_s` is (n, k), each ≥ 0, and so is the answer. A worker may stand there several times.
+        """
+        ...
+
+
+class Risks(Struct, frozen=True):
+    """What makes leaving costly: how likely it is, and the stall before a lost request is taken up again."""
+
+    hazards: Hazards
+    stall_s: float = 5.0
 
 
 class Running(Struct, frozen=True, gc=False):
@@ -48,10 +81,17 @@ class Running(Struct, frozen=True, gc=False):
     at_s: float | None = None
     is_moving: bool = False
     stays_until_s: float = float("-inf")
+    ask: Ask = Ask()
 
     def context_tokens(self, now: float, token_s: float) -> float:
         """t_in + t_out, with t_out = d/t: nobody is asked how far it is."""
         return self.num_tokens + (0.0 if self.at_s is None else max(0.0, now - self.at_s) / token_s)
+
+    def output_tokens(self, now: float, token_s: float) -> float:
+        """t_out alone; 0 as long as the prompt's length is unknown."""
+        if self.ask.num_prompt is None:
+            return 0.0
+        return max(0.0, self.context_tokens(now, token_s) - self.ask.num_prompt)
 
 
 class ModelView(Struct, frozen=True, gc=False):
@@ -168,7 +208,7 @@ class ClusterView(Struct, frozen=True):
     """All connected workers at one moment, `now`.
 
     `holders` are the workers that serve a model, loaded or not. `draw` is a random number from [0, 1), new
-    for each decision.
+    for each decision. `ask` is the request that is placed, and empty where only a model is asked about.
     """
 
     workers: Mapping[WorkerId, WorkerView]
@@ -176,6 +216,8 @@ class ClusterView(Struct, frozen=True):
     times: Times
     now: float = 0.0
     draw: float = 0.0
+    risks: Risks | None = None
+    ask: Ask = Ask()
 
 
 def _held(model: ModelView) -> int:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from godwit.protocol.entry import MoveRecord
 from godwit.sim.outcome import Answer, Outcome
-from godwit.sim.spec import Ask, ModelSpec, Rates, Run, WorkerSpec
+from godwit.sim.spec import Ask, ModelSpec, Policies, Rates, Run, WorkerSpec
 from godwit.types import Round
 
 
@@ -30,6 +30,7 @@ def coarsen(run: Run, grain: int) -> Run:
         run,
         cluster=cluster,
         asks=tuple(_ask(ask, grain) for ask in run.asks),
+        head=_head(run.head, grain),
         lump_tokens=max(1, run.lump_tokens // grain),
     )
 
@@ -52,6 +53,12 @@ def _ask(ask: Ask, grain: int) -> Ask:
         num_output=ceil(ask.num_output / grain),
         expected_output=expected,
     )
+
+
+def _head(head: Policies, grain: int) -> Policies:
+    if head.early is None:
+        return head
+    return replace(head, early=replace(head.early, min_remaining=ceil(head.early.min_remaining / grain)))
 
 
 def _model(model: ModelSpec, grain: int) -> ModelSpec:

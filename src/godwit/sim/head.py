@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from godwit.costs.choice import MoveCosts
+from godwit.costs.sessions import SessionHazards
 from godwit.costs.startup import StartupTimes
 from godwit.errors import UnavailableError
 from godwit.protocol.entry import MoveRecord
@@ -14,6 +15,7 @@ from godwit.scheduling.policies import policy_named
 from godwit.scheduling.recorder import Recorder
 from godwit.scheduling.scheduler import Scheduler, SchedulerSettings
 from godwit.scheduling.switchboard import Switchboard
+from godwit.scheduling.view import Hazards, Risks
 from godwit.sim.loop import Event, Loop
 from godwit.sim.notes import Notes
 from godwit.sim.spec import Policies
@@ -31,6 +33,7 @@ class SimHead:
         loop: Loop,
         times: StartupTimes,
         costs: MoveCosts,
+        hazards: Hazards,
         notes: Notes,
         send: Callable[[WorkerId, Message], None],
         new_move: Callable[[], MoveId],
@@ -43,12 +46,16 @@ class SimHead:
         self._is_up = True
         self._flush: Event | None = None
         policy = policy_named(settings.policy)
-        limits = SchedulerSettings(keep_alive_s=settings.keep_alive_s, patience_s=settings.patience_s)
+        limits = SchedulerSettings(
+            keep_alive_s=settings.keep_alive_s, patience_s=settings.patience_s, early=settings.early
+        )
+        risks = Risks(hazards, settings.stall_s)
+        stays = hazards if isinstance(hazards, SessionHazards) else None
         self.control = Control(
             send=self._send,
             wake=self._wake,
             new_move=new_move,
-            new_scheduler=lambda: Scheduler(policy, times, limits, draw),
+            new_scheduler=lambda: Scheduler(policy, times, limits, draw, risks=risks),
             limits=HeadLimits(
                 max_queued=UNLIMITED, max_running=UNLIMITED, max_failovers=settings.max_failovers
             ),
@@ -57,7 +64,7 @@ class SimHead:
             on_record=on_record,
             now=loop.now,
             policy=settings.policy,
-            recorder=Recorder(times, notes, loop.now, notes),
+            recorder=Recorder(times, notes, loop.now, notes, stays),
             costs=costs,
             method=settings.method,
         )

@@ -6,11 +6,13 @@ from functools import partial
 from msgspec import Struct
 
 from godwit.costs.choice import MoveCosts
+from godwit.costs.sessions import SessionHazards
 from godwit.costs.startup import StartupTimes
 from godwit.protocol import wire
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.message import Message
 from godwit.protocol.messages import KvPart, PeerMessage, Relayed
+from godwit.scheduling.view import Hazards
 from godwit.sim.draws import Draws
 from godwit.sim.engine import Meter
 from godwit.sim.head import SimHead
@@ -54,6 +56,7 @@ class World:
         on_record: Callable[[MoveRecord], None],
         notes: Notes,
         tell: Callable[[str, str], None] | None = None,
+        hazards: Hazards | None = None,
     ) -> None:
         self.loop = Loop()
         self.workers: dict[WorkerId, SimWorker] = {}
@@ -73,6 +76,7 @@ class World:
         self._is_linked: set[WorkerId] = set()
         self.times = StartupTimes()
         self.costs = MoveCosts()
+        self.hazards = SessionHazards(settings.family) if hazards is None else hazards
         models = {model.name: model for model in cluster.models}
         self.hosts = {host.name: Host(host, models, self.loop) for host in cluster.hosts}
         self._models = {
@@ -183,6 +187,7 @@ class World:
             self.loop,
             self.times,
             self.costs,
+            self.hazards,
             self._notes,
             self._from_head,
             self._new_move,
