@@ -47,6 +47,13 @@ class Cell(Struct, frozen=True):
         """The same for all policies in the same case and setting of the same part."""
         return msgspec.json.encode((self.part, self.overrides))
 
+    @property
+    def input(self) -> bytes:
+        """All that its runs depend on, besides seeds."""
+        one = self.scenario
+        head = head_of(one, self.policy)
+        return msgspec.json.encode((one.models, one.machines, one.workload, one.world, one.slo, head))
+
 
 class Row(Struct, frozen=True):
     """A cell with its figures, one for each seed, in their order."""
@@ -76,7 +83,7 @@ def tasks_of(cells: Sequence[Cell], options: Options) -> tuple[list[Task], list[
     known: dict[bytes, list[int]] = {}
     places = []
     for cell in cells:
-        key = msgspec.json.encode((cell.policy, _shown(cell)))
+        key = cell.input
         if key not in known:
             known[key] = list(range(len(tasks), len(tasks) + len(options.seeds)))
             tasks += [Task(options.scenario, cell.policy, seed, cell.overrides) for seed in options.seeds]
@@ -90,13 +97,6 @@ def rows_of(cells: Sequence[Cell], places: Sequence[Sequence[int]], found: Seque
         Row(cell, tuple(found[number] for number in numbers))
         for cell, numbers in zip(cells, places, strict=True)
     ]
-
-
-def _shown(cell: Cell) -> tuple[Any, ...]:
-    """All of the scenario that a run depends on."""
-    scenario = cell.scenario
-    head = head_of(scenario, cell.policy)
-    return scenario.models, scenario.machines, scenario.workload, scenario.world, scenario.slo, head
 
 
 def _cells(

@@ -224,7 +224,7 @@ def _beside(scenario: Scenario, rows: Sequence[Row]) -> list[Beside]:
                         published=published,
                         low=min(ours),
                         high=max(ours),
-                        num_settings=len(same),
+                        num_settings=len({one.cell.input for one in same}),
                     )
                 )
     return found
