@@ -21,6 +21,7 @@ from godwit import (
     cli_models,
     cli_run,
     cli_settings,
+    cli_sim,
     cli_tables,
 )
 from godwit.client import AdminClient, ClusterStatus, Estimates, WorkerStatus, decode, move_record
@@ -287,6 +288,7 @@ cli_bench.add_commands(app)
 cli_calibrate.add_commands(app)
 cli_costs.add_commands(app)
 cli_models.add_commands(app)
+cli_sim.add_commands(app)
 
 
 def main() -> None:

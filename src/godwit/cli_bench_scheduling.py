@@ -1,6 +1,5 @@
 """`godwit bench scheduler` and `bench contention`: what deciding costs, and what comes of each policy."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from godwit.bench.contention_report import ContentionReport
 from godwit.bench.contention_scene import Emulated, Load, Scene, open_stage, read_questions
 from godwit.bench.scheduler import SchedulerOptions, SchedulerReport, run_scheduler
 from godwit.scheduling.policies import POLICIES, policy_named
+from godwit.traces import data_folder
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Policies = Annotated[str, typer.Option(help="Which, with commas between them.")]
@@ -25,8 +25,6 @@ Bandwidth = Annotated[float, typer.Option(min=0.01, help="Emulated, in MB/s.")]
 ALL_POLICIES = ",".join(sorted(POLICIES))
 # The other two choose by when a request is done, and here it counts when it starts.
 COMPARED_POLICIES = ",".join(sorted(POLICIES.keys() - {"fastest", "hazard"}))
-# Beside the project, of which this file is src/godwit/….
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 LOAD, EMULATED = Load(), Emulated()
 
 
@@ -80,7 +78,7 @@ def contention(
     names = policies.split(",")
     for name in names:
         policy_named(name)
-    questions = read_questions(Path(os.environ.get("GODWIT_DATA") or DATA))
+    questions = read_questions(data_folder())
     said = Console(stderr=True)
     said.print(f"emulated: SSD {ssd_mb_per_s:g} MB/s, DRAM {dram_mb_per_s:g} MB/s; copying the models' files")
     load = Load(minutes=minutes, rate_per_s=rate, cv=cv, seed=seed, median_tokens=tokens)

@@ -18,6 +18,7 @@ from godwit.engines import checkpoint_path, describe
 from godwit.errors import ConfigError, GodwitError
 from godwit.local import Site
 from godwit.sim.workload import arrivals_s, choices, lengths, popularity
+from godwit.traces import read_file
 
 QUESTIONS = "gsm8k/test.jsonl"
 SPARE_BYTES = 500_000_000
@@ -111,14 +112,9 @@ class _Row(Struct):
 def read_questions(data: Path) -> tuple[str, ...]:
     """The questions of GSM8K's test split; ConfigError where they are not there."""
     path = data / QUESTIONS
+    lines = read_file(path).splitlines()
     try:
-        lines = path.read_bytes().splitlines()
         return tuple(msgspec.json.decode(line, type=_Row).question for line in lines)
-    except OSError as error:
-        raise ConfigError(
-            f"the prompts are not there: {path} ({error.strerror}); set GODWIT_DATA to the folder with the "
-            "data sets (shared/data beside the project)"
-        ) from error
     except msgspec.MsgspecError as error:
         raise ConfigError(f"{path} is not GSM8K's test split: {error}") from error
 

@@ -64,7 +64,7 @@ class SimWorker:
         self._lump_tokens = lump_tokens
         self._timer: Event | None = None
         self._skew_s = skew_s
-        infos = {model.name: _info(model) for model in models}
+        infos = {model.name: _info(model, spec.context_tokens) for model in models}
         self.instances = ModelledInstances(
             loop,
             host,
@@ -195,11 +195,11 @@ class SimWorker:
             self._watch()
 
 
-def _info(model: ModelSpec) -> ModelInfo:
+def _info(model: ModelSpec, context_tokens: int | None) -> ModelInfo:
     return ModelInfo(
         model.name,
         f"digest of {model.name}",
-        model.context_tokens,
+        context_tokens or model.context_tokens,
         model.device_bytes,
         is_loaded=False,
         has_chat_template=False,
