@@ -53,6 +53,10 @@ class Keeper(Protocol):
 
     def tokens(self, worker: WorkerId, model: ModelName, num_tokens: int, seconds: float) -> None: ...
 
+    def prefill(self, worker: WorkerId, model: ModelName, context_tokens: int, seconds: float) -> None: ...
+
+    def output(self, model: ModelName, num_output: int, expected_tokens: int | None) -> None: ...
+
 
 class Stays(Protocol):
     """Who learns how long workers stay (`godwit.costs.sessions.SessionHazards`)."""
@@ -170,14 +174,20 @@ class Recorder:
     def drew_first(self, entry: Entry) -> None:
         """A worker has drawn the first token of a request that it began with."""
         worker, at_s, num_tokens = self._decoding[entry.request]
-        self._times.learn_prefill(worker, entry.model, num_tokens, self._now() - at_s)
+        seconds = self._now() - at_s
+        self._times.learn_prefill(worker, entry.model, num_tokens, seconds)
+        if self._keeper is not None:
+            self._keeper.prefill(worker, entry.model, num_tokens, seconds)
 
     def ended(self, entry: Entry, *, is_whole: bool) -> None:
         """A request is over; `is_whole`: it came to its own end."""
         request, model, journal = entry.request, entry.model, entry.journal
         self._learn_tokens(request, model, journal.num_tokens)
         if is_whole:
-            self._times.learn_output(model, len(journal.output_ids), entry.expected_tokens)
+            num_output = len(journal.output_ids)
+            self._times.learn_output(model, num_output, entry.expected_tokens)
+            if self._keeper is not None:
+                self._keeper.output(model, num_output, entry.expected_tokens)
         self._resumes.pop(request, None)
         self._log.add(self._now(), "RequestEnded", "", request=request, model=model)
 
