@@ -16,6 +16,7 @@ from godwit import (
     __version__,
     cli_bench,
     cli_calibrate,
+    cli_chaos,
     cli_costs,
     cli_demo,
     cli_models,
@@ -286,6 +287,8 @@ cli_demo.add_commands(app)
 cli_bench.add_commands(app)
 cli_calibrate.add_commands(app)
 cli_costs.add_commands(app)
+app.add_typer(sim := typer.Typer(no_args_is_help=True), name="sim", help="Simulate clusters.")
+cli_chaos.add_command(sim)
 cli_models.add_commands(app)
 
 

@@ -47,7 +47,7 @@ from godwit.types import (
 from tests.protocol.client import Client
 from tests.protocol.engine import unmoved_run
 from tests.protocol.node import Node
-from tests.protocol.words import describe
+from godwit.protocol.words import describe
 
 HEAD = WorkerId("head")
 MODEL = ModelName("m")

@@ -12,7 +12,7 @@ from godwit.sim.engine import Meter, ModelledEngine, Plan
 from godwit.sim.host import Host
 from godwit.sim.loop import Event, Loop
 from godwit.sim.spec import Rates
-from godwit.types import LoadRecord, ModelInfo, ModelName, Tier
+from godwit.types import LoadRecord, ModelInfo, ModelName, RequestId, Tier
 
 CLOSE_S = 30.0
 # As in worker/instances.py: tells the head that a model is loaded after all.
@@ -60,9 +60,10 @@ class Driver:
         if self._event is not None:
             self._event.cancel()
 
-    def fail(self, request: None = None) -> None:
-        """The engine breaks now."""
-        self.close()
+    def fail(self, request: RequestId | None = None) -> None:
+        """One sequence, or (None) the whole engine, breaks now."""
+        if request is None:
+            self.close()
         self._on_step(self.engine.fail(request))
 
     def _commanded(self) -> None:
@@ -145,6 +146,11 @@ class ModelledInstances:
     def loading(self) -> tuple[ModelName, ...]:
         """The models of which a load is under way."""
         return tuple(self._loading)
+
+    @property
+    def is_unloading(self) -> bool:
+        """Whether an instance is about to go, or its memory is being cleaned up."""
+        return bool(self._leaving) or self._closing_bytes > 0
 
     @property
     def held_bytes(self) -> int:
