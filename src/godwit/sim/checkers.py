@@ -17,7 +17,7 @@ from godwit.sim.worker import SimWorker
 from godwit.sim.world import World
 from godwit.types import Alternative, Epoch, RequestId, Sampling, TokenId, WorkerId
 
-FULL_EVERY = 8
+FULL_EVERY = 4
 MAX_UNDER_WAY = 500
 """Frames on one way: far more than any seed needs, far less than a leak makes."""
 MAX_COMMANDS = 200

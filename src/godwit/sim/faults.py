@@ -26,7 +26,7 @@ NUM_DELIVERED = 40
 STATE_MESSAGES = (Leave, Left, Load, ModelChanged, Unload)
 """They name no move or epoch, so that they must not be taken twice; no real link does that."""
 WEIGHTS = {
-    "move": 10,
+    "move": 2,
     "cancel": 1,
     "drain": 2,
     "pin": 1,
@@ -227,9 +227,9 @@ class Faults:
         self._world.loop.after((0.3, 2.0)[y // 4 % 2], lambda: network.delay(link, 0.0))
         return True
 
-    def _replay(self, x: int, _: int) -> bool:
-        worker = self._worker(x)
-        return worker is not None and self._world.replay_former(worker.name) > 0
+    def _replay(self, _x: int, _y: int) -> bool:
+        """A worker's next link has what its former one had still carried."""
+        return any([self._world.replay_former(name) > 0 for name in list(self._world.workers)])
 
     # --- what no real link does -----------------------------------------------------------------------------
 

@@ -30,6 +30,15 @@ ON = (
     "Prepared Release Resume Resumed Submit Tokens Unload"
 ).split()
 """Messages that something may befall the cluster right after."""
+_ROUNDS = ("Append", "Commit", "KvPart", "KvWanted", "Resume", "Resumed")
+AFTER = {
+    "drop": _ROUNDS,
+    "overtake": _ROUNDS,
+    "fail_load": ("Load", "Prepare", ""),
+    "replay": ("Tokens",),
+    "move": ("Accepted", "Tokens", ""),
+}
+"""Kinds that find something to do only after these."""
 
 
 class Asked(Struct, frozen=True):
@@ -128,17 +137,15 @@ def situation_of(seed: int, kinds: dict[str, int]) -> Situation:
         dead_after_s=1.0,
         max_failovers=dice.integer(3, 8),
     )
-    asks = tuple(sorted((_asked(dice, models) for _ in range(dice.integer(3, 10))), key=lambda ask: ask.at_s))
-    num_faults = dice.integer(0, dice.integer(1, 24))
-    faults = tuple(
-        sorted((_fault(dice, kinds) for _ in range(num_faults)), key=lambda fault: (fault.at_s, fault.kind))
-    )
+    asks = tuple(sorted((_asked(dice, models) for _ in range(dice.integer(3, 14))), key=lambda ask: ask.at_s))
+    faults = [_fault(dice, kinds) for _ in range(dice.integer(0, dice.integer(1, 24)))]
+    faults += [_fault(dice, {"move": 1}) for _ in range(dice.integer(0, 8))]
     return Situation(
         seed,
         cluster,
         settings,
         asks,
-        faults,
+        tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.kind))),
         skews_s=tuple(dice.between(-1e3, 1e3) if dice.one_in(2) else 0.0 for _ in names),
         relayed=tuple((x, y) for x in names for y in names if x != y and dice.one_in(8)),
         cleanup_s=0.0 if dice.one_in(2) else dice.between(0.0, 0.6),
@@ -172,14 +179,14 @@ def _cluster(dice: _Dice, models: list[ModelSpec]) -> ClusterSpec:
         hosts.append(
             HostSpec(f"h{number}", speeds, dice.integer(4, 16), in_dram, tuple(model.name for model in here))
         )
-        for _ in range(dice.integer(1, 3 if number == 0 else 2)):
+        for _ in range(dice.integer(1, 2)):
             workers.append(_worker(dice, WorkerId(f"w{len(workers)}"), f"h{number}", here))
     return ClusterSpec(tuple(hosts), tuple(workers), tuple(models))
 
 
 def _worker(dice: _Dice, name: WorkerId, host: str, models: list[ModelSpec]) -> WorkerSpec:
     biggest = max(model.device_bytes for model in models)
-    device_bytes = biggest + dice.integer(0, 10)
+    device_bytes = biggest + dice.integer(0, 6)
     loaded, left = [], device_bytes
     for model in models:
         if model.device_bytes <= left and dice.one_in(2):
@@ -194,7 +201,7 @@ def _worker(dice: _Dice, name: WorkerId, host: str, models: list[ModelSpec]) -> 
         rates=Rates((decode_s, decode_s * 1.1), dice.between(300.0, 3000.0), chunk_tokens=32),
         loaded=tuple(loaded),
         link_bytes_per_s=dice.between(3e4, 1e6),
-        delay_s=dice.between(0.0005, 0.02),
+        delay_s=dice.between(0.0005, 0.05 if dice.one_in(3) else 0.01),
     )
 
 
@@ -204,17 +211,19 @@ def _asked(dice: _Dice, models: list[ModelSpec]) -> Asked:
         dice.between(0.0, LAST_ASK_S),
         models[min(dice.integer(0, len(models) - 1), dice.integer(0, len(models) - 1))].name,
         dice.integer(60, 250) if is_long else dice.integer(1, 20),
-        dice.integer(20, 80) if is_long else dice.integer(1, 50),
+        dice.integer(20, 90) if is_long else dice.integer(1, 60),
         dice.integer(0, 1 << 20),
-        dice.one_in(2),
+        not dice.one_in(3),
     )
 
 
 def _fault(dice: _Dice, kinds: dict[str, int]) -> Fault:
+    kind = dice.weighted(kinds)
+    after = AFTER.get(kind, ON if dice.one_in(2.5) else ("",))
     return Fault(
         dice.between(0.1, LAST_FAULT_S),
-        dice.weighted(kinds),
+        kind,
         dice.integer(0, 59),
         dice.integer(0, 59),
-        ON[dice.integer(0, len(ON) - 1)] if dice.one_in(2.5) else "",
+        after[dice.integer(0, len(after) - 1)],
     )
