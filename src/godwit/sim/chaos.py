@@ -9,10 +9,9 @@ from msgspec import Struct
 from godwit.errors import GodwitError, InvariantBrokenError
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.message import Message
-from godwit.sim.checkers import BrokenError, Checkers, CheckingClient, justify
+from godwit.sim.checkers import BrokenError, Checkers, CheckingClient
 from godwit.sim.draws import PackedDraws
 from godwit.sim.faults import WEIGHTS, Faults
-from godwit.sim.network import HEAD
 from godwit.sim.situation import LAST_FAULT_S, Asked, Situation, situation_of
 from godwit.sim.trace import Trace, TracedNotes, Write
 from godwit.sim.world import World
@@ -60,7 +59,6 @@ class _Chaos:
         self._situation = situation
         self._clients: dict[RequestId, CheckingClient] = {}
         self._records: list[MoveRecord] = []
-        self._head_deaths_s: list[float] = []
         self._trace = None if write is None else Trace(lambda: self._world.loop.now_s, write)
         self._notes = TracedNotes(self._trace)
         self._world = World(
@@ -108,12 +106,6 @@ class _Chaos:
             self._run_until(loop.now_s + 0.5)
             why = self._checkers.why_no_rest()
         self._checkers.check_at_rest()
-        for client in self._clients.values():
-            justify(
-                client,
-                head_restarts_s=self._head_deaths_s,
-                waited_s=self._situation.settings.placement_timeout_s,
-            )
 
     def counts(self) -> Counter[str]:
         """What happened, by kind."""
@@ -144,7 +136,7 @@ class _Chaos:
     def _ask(self, request: RequestId, asked: Asked) -> None:
         if not self._world.head.is_up:
             return
-        client = CheckingClient(request, asked, _DRAWS, self._world.loop.now)
+        client = CheckingClient(request, asked, _DRAWS, self._world.loop.now_s, self._checkers.justify)
         self._clients[request] = client
         self.says("client", f"{request} asks for up to {asked.max_tokens} tokens of {asked.model}")
         self._world.head.control.start(
@@ -176,7 +168,5 @@ class _Chaos:
         self._faults.linked(worker)
 
     def says(self, who: str, what: str) -> None:
-        if who == HEAD and what == "dies":
-            self._head_deaths_s.append(self._world.loop.now_s)
         if self._trace is not None:
             self._trace.says(who, what)

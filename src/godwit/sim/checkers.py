@@ -3,19 +3,19 @@
 After an event only what it can have changed is looked at; everything every `FULL_EVERY` events.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from godwit.errors import GodwitError, ModelNotFoundError, UnavailableError
-from godwit.ports import Clock
 from godwit.protocol.entry import Entry
 from godwit.protocol.message import Message
 from godwit.protocol.messages import Tokens
+from godwit.scheduling.policies import free_slot
 from godwit.sim.draws import PackedDraws
 from godwit.sim.network import HEAD
-from godwit.sim.situation import Asked
+from godwit.sim.situation import PLACEMENT_TIMEOUT_S, Asked
 from godwit.sim.worker import SimWorker
 from godwit.sim.world import World
-from godwit.types import Alternative, Epoch, RequestId, Sampling, TokenId, WorkerId
+from godwit.types import Alternative, RequestId, Sampling, TokenId, WorkerId
 
 FULL_EVERY = 4
 MAX_UNDER_WAY = 500
@@ -27,10 +27,16 @@ class BrokenError(AssertionError):
     """Something that must hold does not."""
 
 
+Justify = Callable[["CheckingClient", GodwitError], None]
+"""BrokenError where there was no good reason for the request to fail now."""
+
+
 class CheckingClient:
     """Implements `ports.Sink`: takes its answer token by token, each of which must be the next one."""
 
-    def __init__(self, request: RequestId, asked: Asked, draws: PackedDraws, now: Clock) -> None:
+    def __init__(
+        self, request: RequestId, asked: Asked, draws: PackedDraws, began_s: float, justify: Justify
+    ) -> None:
         self.request = request
         self.asked = asked
         self.prompt = tuple(range(1, asked.num_prompt + 1))
@@ -39,9 +45,8 @@ class CheckingClient:
         self.num_tokens = 0
         self.outcome: str | None = None
         self.error: GodwitError | None = None
-        self.began_s = now()
-        self.end_s = self.began_s
-        self._now = now
+        self.began_s = began_s
+        self._justify = justify
 
     def accepted(self, prompt_ids: Sequence[TokenId]) -> None:
         """It has started."""
@@ -73,19 +78,18 @@ class CheckingClient:
             self.num_tokens == len(self.expected) and reason == self.reason,
             f"finished with {reason} after {self.num_tokens} tokens, not {self.reason} after {len(self.expected)}",
         )
-        self._end("finished")
+        self.outcome = "finished"
 
     def failed(self, error: GodwitError) -> None:
         self._check(isinstance(error, GodwitError), f"failed with {error!r}")
-        self.error = error
-        self._end("failed")
-
-    def _end(self, outcome: str) -> None:
-        self.outcome, self.end_s = outcome, self._now()
+        self.outcome, self.error = "failed", error
+        self._justify(self, error)
 
     def _check(self, is_so: bool, what: str) -> None:
-        check(self.outcome is None, f"{self.request}: something comes after its end")
-        check(is_so, f"{self.request}: {what}")
+        if self.outcome is not None:
+            raise BrokenError(f"{self.request}: something comes after its end")
+        if not is_so:
+            raise BrokenError(f"{self.request}: {what}")
 
 
 class Checkers:
@@ -116,10 +120,8 @@ class Checkers:
         """Who may not append has not."""
         before, self._before = self._before, []
         for entry, num_tokens, may_append in before:
-            check(
-                may_append or len(entry.journal.output_ids) == num_tokens,
-                f"{entry.request}: tokens of one who does not own it were taken",
-            )
+            if not may_append and len(entry.journal.output_ids) != num_tokens:
+                raise BrokenError(f"{entry.request}: tokens of one who does not own it were taken")
 
     def after_event(self) -> None:
         """Check what the event can have changed."""
@@ -141,69 +143,86 @@ class Checkers:
         for worker in self._world.workers.values():
             self._check_worker(worker)
         self._check_epochs()
+        self._check_waiting()
         network = self._world.network
         for link in network.links:
             num = network.num_under_way(link)
-            check(num <= MAX_UNDER_WAY, f"{num} frames are under way from {link[0]} to {link[1]}")
+            if num > MAX_UNDER_WAY:
+                raise BrokenError(f"{num} frames are under way from {link[0]} to {link[1]}")
 
     def _check_entries(self) -> None:
         for entry in self._world.head.control.requests:
-            journal, moving, client = entry.journal, entry.moving, self._clients[entry.request]
-            check(client.outcome is None, f"{entry.request} is at the head, but over for its client")
-            check(client.num_tokens == len(journal.output_ids), f"{entry.request}: not all was delivered")
-            if journal.candidate is not None:
-                check(
-                    moving is not None and moving.destination == journal.candidate,
-                    f"{entry.request} is offered to {journal.candidate} without a move there",
-                )
-                check(
-                    journal.candidate != journal.owner and journal.candidate_epoch > journal.epoch,
-                    f"{entry.request} is offered to {journal.candidate}, its owner or of an old epoch",
-                )
-            elif moving is not None:
-                check(
-                    moving.is_adopted and journal.owner == moving.destination,
-                    f"{entry.request} moves, but nobody is to have it",
-                )
+            journal, client = entry.journal, self._clients[entry.request]
+            if client.outcome is not None:
+                raise BrokenError(f"{entry.request} is at the head, but over for its client")
+            if client.num_tokens != len(journal.output_ids):
+                raise BrokenError(f"{entry.request}: not all was delivered")
+            if entry.moving is not None or journal.candidate is not None:
+                _check_move(entry)
 
     def _check_worker(self, worker: SimWorker) -> None:
         if not worker.is_up:
             return
         instances = worker.instances
-        check(
-            instances.held_bytes <= worker.spec.device_bytes,
-            f"{worker.name} holds {instances.held_bytes} of {worker.spec.device_bytes} bytes",
-        )
+        if (held := instances.held_bytes) > worker.spec.device_bytes:
+            raise BrokenError(f"{worker.name} holds {held} of {worker.spec.device_bytes} bytes")
         num_taken = 0
         for driver in instances.drivers.values():
             engine = driver.engine
-            check(0 <= engine.free_slots <= engine.slots, f"{worker.name}: {engine.free_slots} free slots")
-            check(engine.num_commands <= MAX_COMMANDS, f"{worker.name}: {engine.num_commands} commands wait")
-            num_taken += engine.slots - engine.free_slots
+            num_free = engine.free_slots
+            if not 0 <= num_free <= engine.slots:
+                raise BrokenError(f"{worker.name}: {num_free} of {engine.slots} slots are free")
+            if engine.num_commands > MAX_COMMANDS:
+                raise BrokenError(f"{worker.name}: {engine.num_commands} commands wait")
+            num_taken += engine.slots - num_free
         known = worker.requests.sequences
-        check(
-            num_taken == len(known),
-            f"{worker.name}: {num_taken} slots are taken, by {', '.join(sorted(known)) or 'nobody'}",
-        )
+        if num_taken != len(known):
+            names = ", ".join(sorted(known)) or "nobody"
+            raise BrokenError(f"{worker.name}: {num_taken} slots are taken, by {names}")
+
+    def _check_waiting(self) -> None:
+        """Nobody waits who could start."""
+        control = self._world.head.control
+        waiting = control.scheduler.waiting
+        if not waiting or not self._world.head.is_up:
+            return
+        view = control.view()
+        for one in waiting:
+            if (choice := free_slot(view, one.model, one.not_on)) is not None:
+                raise BrokenError(f"{one.request} waits, but {choice.worker} has a free slot")
 
     def _check_epochs(self) -> None:
         """Each stay of a request is on one worker, and of an epoch that the head has given it."""
         control = self._world.head.control
         seen: dict[RequestId, WorkerId] = {}
         for worker in self._world.workers.values():
-            if not worker.is_up:
-                continue
-            for sequence in worker.requests.sequences:
-                check(
-                    sequence not in seen,
-                    f"{sequence} is on {worker.name} and on {seen.get(sequence)}",
-                )
+            for sequence in worker.requests.sequences if worker.is_up else ():
+                if sequence in seen:
+                    raise BrokenError(f"{sequence} is on {worker.name} and on {seen[sequence]}")
                 seen[sequence] = worker.name
                 name, _, epoch = sequence.rpartition("@")
                 if (entry := control.requests.get(RequestId(name))) is not None:
                     journal = entry.journal
-                    latest = max(journal.epoch, journal.candidate_epoch)
-                    check(Epoch(int(epoch)) <= latest, f"{sequence} is of an epoch that nobody gave it")
+                    if int(epoch) > max(journal.epoch, journal.candidate_epoch):
+                        raise BrokenError(f"{sequence} is of an epoch that nobody gave it")
+
+    def justify(self, client: CheckingClient, error: GodwitError) -> None:
+        """A request may only fail because its head died, nobody had room in time, or it lost too many."""
+        world, text = self._world, error.message
+        waited_s = world.loop.now_s - client.began_s
+        if isinstance(error, ModelNotFoundError):
+            members = world.head.control.members.values()
+            is_good = not any(client.asked.model in member.models for member in members)
+        elif not isinstance(error, UnavailableError):
+            is_good = False
+        elif "the head is gone" in text:
+            is_good = not world.head.is_up
+        elif "in time" in text:
+            is_good = waited_s >= PLACEMENT_TIMEOUT_S
+        else:
+            is_good = "lost its server" in text
+        if not is_good:
+            raise BrokenError(f"{client.request} failed for no good reason: {error.code}: {text}")
 
     # --- at rest --------------------------------------------------------------------------------------------
 
@@ -253,21 +272,22 @@ class Checkers:
                 )
 
 
-def justify(client: CheckingClient, *, head_restarts_s: Sequence[float], waited_s: float) -> None:
-    """A request may only fail because its head died, nobody had room in time, or it lost too many servers."""
-    error = client.error
-    if error is None:
+def _check_move(entry: Entry) -> None:
+    journal, moving = entry.journal, entry.moving
+    if journal.candidate is None:
+        check(
+            moving is not None and moving.is_adopted and journal.owner == moving.destination,
+            f"{entry.request} moves, but nobody is to have it",
+        )
         return
-    text = f"{client.request} failed for no good reason: {error.code}: {error.message}"
-    if isinstance(error, ModelNotFoundError):
-        return
-    check(isinstance(error, UnavailableError), text)
-    if "the head is gone" in error.message:
-        check(any(client.began_s <= at_s <= client.end_s for at_s in head_restarts_s), text)
-    elif "in time" in error.message:
-        check(client.end_s - client.began_s >= waited_s, text)
-    else:
-        check("lost its server" in error.message, text)
+    check(
+        moving is not None and moving.destination == journal.candidate,
+        f"{entry.request} is offered to {journal.candidate} without a move there",
+    )
+    check(
+        journal.candidate != journal.owner and journal.candidate_epoch > journal.epoch,
+        f"{entry.request} is offered to {journal.candidate}, its owner or of an old epoch",
+    )
 
 
 def check(is_so: bool, what: str) -> None:
