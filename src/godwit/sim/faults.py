@@ -11,25 +11,29 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from godwit.config import ModelSettings
 from godwit.errors import GodwitError
 from godwit.protocol.message import Message
 from godwit.protocol.messages import Leave, Left
-from godwit.protocol.model_messages import Load, ModelChanged, Unload
+from godwit.protocol.model_messages import AddModel, Load, ModelChanged, ModelRefused, ModelRemoved, RemoveModel, Unload
 from godwit.sim.network import HEAD, Link
-from godwit.sim.situation import MOVE_LIMITS, Fault
+from godwit.sim.situation import EXTRA, MOVE_LIMITS, Fault
 from godwit.sim.worker import SimWorker
 from godwit.sim.world import World
 from godwit.types import ModelName, RequestId, WorkerId
 
 T = TypeVar("T")
 NUM_DELIVERED = 40
-STATE_MESSAGES = (Leave, Left, Load, ModelChanged, Unload)
+EXTRA_SETTINGS = ModelSettings(name=EXTRA, path="x.gguf")
+STATE_MESSAGES = (AddModel, Leave, Left, Load, ModelChanged, ModelRefused, ModelRemoved, RemoveModel, Unload)
 """They name no move or epoch, so that they must not be taken twice; no real link does that."""
 WEIGHTS = {
     "move": 2,
     "cancel": 1,
     "drain": 2,
     "pin": 1,
+    "add_model": 2,
+    "remove_model": 2,
     "join": 3,
     "crash": 3,
     "restart_head": 1,
@@ -145,10 +149,20 @@ class Faults:
     def _pin(self, x: int, y: int) -> bool:
         control = self._world.head.control
         model = pick(sorted(info.name for info in control.models()), x)
-        if model is None:
+        return model is not None and self._ordered(lambda: control.pin(model, y % 2 == 0))
+
+    def _add_model(self, _x: int, _y: int) -> bool:
+        return self._ordered(lambda: self._world.head.control.add_model(EXTRA_SETTINGS, lambda _: None))
+
+    def _remove_model(self, _x: int, _y: int) -> bool:
+        return self._ordered(lambda: self._world.head.control.remove_model(EXTRA, lambda _: None))
+
+    def _ordered(self, order: Callable[[], None]) -> bool:
+        """Do what an operator wants; False where the head refuses."""
+        if not self._world.head.is_up:
             return False
         try:
-            control.pin(model, y % 2 == 0)
+            order()
         except GodwitError:
             return False
         return True

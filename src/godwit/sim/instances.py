@@ -213,6 +213,25 @@ class ModelledInstances:
         self._on_change(self.info(model), None, None)
         self._loop.after(self._cleanup_s(), cleaned)
 
+    def has(self, model: ModelName) -> bool:
+        """Whether the model can be served here."""
+        return model in self._infos
+
+    def add(self, info: ModelInfo) -> None:
+        """Serve one more model, whose name is new."""
+        self._infos[info.name] = info
+
+    def remove(self, model: ModelName) -> str | None:
+        """Forget a model, unloading it first; or why not."""
+        if model in self._loading:
+            return "it is being loaded"
+        driver = self.drivers.get(model)
+        if driver is not None and driver.engine.free_slots < driver.engine.slots:
+            return "it serves requests"
+        self.drop(model)
+        del self._infos[model]
+        return None
+
     def fail_loads(self, reason: str) -> None:
         """All loads that are under way fail."""
         for model in list(self._loading):

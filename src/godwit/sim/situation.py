@@ -5,6 +5,7 @@ All of it is drawn from the seed before anything happens, as values: so that a f
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from godwit.costs.constants import Constant
 from godwit.costs.known import Constants, PairConstants, ServerConstants
@@ -14,6 +15,8 @@ from godwit.sim.spec import ClusterSpec, HostSpec, ModelSpec, Policies, Rates, W
 from godwit.sim.world import Life
 from godwit.types import ModelName, MoveLimits, Tier, WorkerId
 
+EXTRA = ModelName("x")
+"""No worker has it before it is added."""
 LAST_ASK_S = 4.0
 LAST_FAULT_S = 6.0
 PREPARE_TIMEOUT_S = 6.0
@@ -125,7 +128,9 @@ def situation_of(seed: int, kinds: dict[str, int]) -> Situation:
     """The world of a seed; `kinds` of faults, each as often as its number says."""
     dice = _Dice(seed)
     models = _models(dice)
+    extra = _model(dice, EXTRA)
     cluster = _cluster(dice, models)
+    cluster = replace(cluster, models=(*models, extra))
     names = [worker.name for worker in cluster.workers]
     settings = Policies(
         policy=list(POLICIES)[dice.integer(0, len(POLICIES) - 1)],
@@ -137,7 +142,7 @@ def situation_of(seed: int, kinds: dict[str, int]) -> Situation:
         dead_after_s=1.0,
         max_failovers=dice.integer(3, 8),
     )
-    asks = tuple(sorted((_asked(dice, models) for _ in range(dice.integer(3, 14))), key=lambda ask: ask.at_s))
+    asks = tuple(sorted((_asked(dice, [*models, extra] if dice.one_in(6) else models) for _ in range(dice.integer(3, 14))), key=lambda ask: ask.at_s))
     faults = [_fault(dice, kinds) for _ in range(dice.integer(0, dice.integer(1, 24)))]
     faults += [_fault(dice, {"move": 1}) for _ in range(dice.integer(0, 8))]
     return Situation(
@@ -154,15 +159,13 @@ def situation_of(seed: int, kinds: dict[str, int]) -> Situation:
 
 
 def _models(dice: _Dice) -> list[ModelSpec]:
-    return [
-        ModelSpec(
-            ModelName("abcd"[number]),
-            checkpoint_bytes=dice.integer(1, 8),
-            device_bytes=dice.integer(2, 8),
-            context_tokens=400,
-        )
-        for number in range(dice.integer(1, 4))
-    ]
+    return [_model(dice, ModelName("abcd"[number])) for number in range(dice.integer(1, 4))]
+
+
+def _model(dice: _Dice, name: ModelName) -> ModelSpec:
+    return ModelSpec(
+        name, checkpoint_bytes=dice.integer(1, 8), device_bytes=dice.integer(2, 8), context_tokens=400
+    )
 
 
 def _cluster(dice: _Dice, models: list[ModelSpec]) -> ClusterSpec:
@@ -175,7 +178,7 @@ def _cluster(dice: _Dice, models: list[ModelSpec]) -> ClusterSpec:
         speeds = {
             Tier.DRAM: dice.between(8.0, 80.0),
             Tier.SSD: dice.between(2.0, 20.0),
-            Tier.REMOTE: 1.0,
+            Tier.REMOTE: dice.between(2.0, 10.0),
         }
         hosts.append(
             HostSpec(f"h{number}", speeds, dice.integer(4, 16), in_dram, tuple(model.name for model in here))

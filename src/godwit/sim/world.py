@@ -95,7 +95,7 @@ class World:
         self._former: dict[WorkerId, list[bytes]] = {}
         self.times = StartupTimes()
         self.costs = MoveCosts(life.known)
-        models = {model.name: model for model in cluster.models}
+        models = self._specs_by_model = {model.name: model for model in cluster.models}
         self.hosts = {host.name: Host(host, models, self.loop) for host in cluster.hosts}
         self._models = {
             host.name: [models[one] for one in dict.fromkeys((*host.in_dram, *host.on_ssd))]
@@ -132,6 +132,7 @@ class World:
             self._life.cleanup_s,
             self._life.lump_tokens,
             skew_s,
+            self._specs_by_model,
         )
         self.loop.after(spec.delay_s, lambda: self.link(name))
 
@@ -140,7 +141,8 @@ class World:
         worker = self.workers[name]
         if not worker.is_up:
             return
-        if self.network.is_frozen((name, HEAD)) or self.network.is_frozen((HEAD, name)):
+        is_cut_off = self.network.is_frozen((name, HEAD)) or self.network.is_frozen((HEAD, name))
+        if is_cut_off or not self.head.is_up:
             self.loop.after(RETRY_S, lambda: self._link_again(name))
             return
         self._unlink(name, "replaced by a later link")
@@ -248,7 +250,12 @@ class World:
 
     def _start_head(self) -> None:
         self._say(HEAD, "starts")
-        self.head = self._new_head()
+        former, self.head = self.head, self._new_head()
+        # As from its store.
+        catalog = self.head.control.catalog
+        catalog.added.update(former.control.catalog.added)
+        catalog.pinned.update(former.control.catalog.pinned)
+        self.head.control.restart_scheduler()
         for name, worker in self.workers.items():
             if worker.is_up:
                 self.link(name)
