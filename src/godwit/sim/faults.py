@@ -24,6 +24,8 @@ from godwit.types import ModelName, RequestId, WorkerId
 
 T = TypeVar("T")
 NUM_DELIVERED = 40
+PATIENCE_S = 1.0
+"""What was to come after a message that does not come comes by itself then."""
 EXTRA_SETTINGS = ModelSettings(name=EXTRA, path="x.gguf")
 STATE_MESSAGES = (AddModel, Leave, Left, Load, ModelChanged, ModelRefused, ModelRemoved, RemoveModel, Unload)
 """They name no move or epoch, so that they must not be taken twice; no real link does that."""
@@ -67,7 +69,6 @@ class Faults:
         say: Callable[[str, str], None],
     ) -> None:
         self.counts: Counter[str] = Counter()
-        self.num_open = len(faults)
         self._world = world
         self._requests = requests
         self._leave = leave
@@ -88,7 +89,7 @@ class Faults:
         for fault in [fault for fault in self._armed if fault.on == name]:
             self._armed.remove(fault)
             focus = tuple(one for one in (sender, receiver) if one != HEAD)
-            self._world.loop.after(0.0, lambda fault=fault, focus=focus: self._do(fault, focus))  # type: ignore[misc]
+            self._world.loop.after(fault.later_s, lambda fault=fault, focus=focus: self._do(fault, focus))  # type: ignore[misc]
 
     def linked(self, worker: WorkerId) -> None:
         """A worker has a new link: what came by the former one is not repeated on it."""
@@ -107,9 +108,15 @@ class Faults:
             host.slowdown = 1.0
 
     def _due(self, fault: Fault) -> None:
-        if fault.on and not self._is_over:
+        if not fault.on:
+            self._do(fault, ())
+        elif not self._is_over:
             self._armed.append(fault)
-        else:
+            self._world.loop.after(PATIENCE_S, lambda: self._overdue(fault))
+
+    def _overdue(self, fault: Fault) -> None:
+        if fault in self._armed:
+            self._armed.remove(fault)
             self._do(fault, ())
 
     def _do(self, fault: Fault, focus: tuple[WorkerId, ...]) -> None:

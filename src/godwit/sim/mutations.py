@@ -14,8 +14,9 @@ from godwit.protocol.incoming import DestinationMoves, Incoming
 from godwit.protocol.journal import Journal, Verdict
 from godwit.protocol.messages import TokenEvent
 from godwit.protocol.outgoing import Outgoing, SourceMoves
-from godwit.scheduling.bookings import Moving, Saved
+from godwit.scheduling.bookings import Moving, Place
 from godwit.scheduling.ledger import Ledger
+from godwit.sim.chaos import Played, play_seed
 from godwit.types import RequestId, WorkerId
 
 Patch = tuple[type, str, Callable[..., Any]]
@@ -69,10 +70,14 @@ def _forget_the_roll_back() -> Patch:
 
 
 def _forget_the_roll_back_of_claims() -> Patch:
-    def patched(self: Ledger, saved: Saved) -> None:
-        """What was booked stays."""
+    end_claim = Ledger.end_claim
 
-    return Ledger, "restore", patched
+    def patched(self: Ledger, place: Place) -> None:
+        # Its victims are gone when it becomes the load; else they may stay, which is forgotten here.
+        self._claims[place.worker][place.model] = frozenset()
+        end_claim(self, place)
+
+    return Ledger, "end_claim", patched
 
 
 def _lose_a_tail_token() -> Patch:
@@ -106,3 +111,13 @@ def mutated(name: str) -> Iterator[None]:
         yield
     finally:
         setattr(owner, attribute, original)
+
+
+def hunt(name: str, seeds: range) -> tuple[int, Played] | None:
+    """After how many seeds a mutation is found, and what was broken then; None: after none of them."""
+    with mutated(name):
+        for number, seed in enumerate(seeds, start=1):
+            played = play_seed(seed)
+            if played.problem is not None:
+                return number, played
+    return None

@@ -56,7 +56,7 @@ class Asked(Struct, frozen=True):
 
 
 class Fault(Struct, frozen=True):
-    """Something that happens at a time, or (`on`) when the next such message after that has been taken.
+    """Something that happens at a time, or (`on`) `later_s` after the next such message from then on.
 
     `x` and `y` say to whom and how: numbers that choose from what there is then.
     """
@@ -66,6 +66,7 @@ class Fault(Struct, frozen=True):
     x: int
     y: int
     on: str = ""
+    later_s: float = 0.0
 
 
 class Situation(Struct, frozen=True):
@@ -143,7 +144,9 @@ def situation_of(seed: int, kinds: dict[str, int]) -> Situation:
         max_failovers=dice.integer(3, 8),
     )
     asks = tuple(sorted((_asked(dice, [*models, extra] if dice.one_in(6) else models) for _ in range(dice.integer(3, 14))), key=lambda ask: ask.at_s))
-    faults = [_fault(dice, kinds) for _ in range(dice.integer(0, dice.integer(1, 24)))]
+    faults = [_fault(dice, kinds) for _ in range(dice.integer(0, dice.integer(1, 20)))]
+    # Misfortunes seldom come alone.
+    faults += [replace(fault, kind=dice.weighted(kinds), y=dice.integer(0, 59)) for fault in faults if dice.one_in(5)]
     faults += [_fault(dice, {"move": 1}) for _ in range(dice.integer(0, 8))]
     return Situation(
         seed,
@@ -183,14 +186,14 @@ def _cluster(dice: _Dice, models: list[ModelSpec]) -> ClusterSpec:
         hosts.append(
             HostSpec(f"h{number}", speeds, dice.integer(4, 16), in_dram, tuple(model.name for model in here))
         )
-        for _ in range(dice.integer(1, 2)):
+        for _ in range(dice.integer(1, 2) + (number == 0 and not dice.one_in(8))):
             workers.append(_worker(dice, WorkerId(f"w{len(workers)}"), f"h{number}", here))
     return ClusterSpec(tuple(hosts), tuple(workers), tuple(models))
 
 
 def _worker(dice: _Dice, name: WorkerId, host: str, models: list[ModelSpec]) -> WorkerSpec:
     biggest = max(model.device_bytes for model in models)
-    device_bytes = biggest + dice.integer(0, 6)
+    device_bytes = biggest + dice.integer(0, 6 if dice.one_in(2) else 20)
     loaded, left = [], device_bytes
     for model in models:
         if model.device_bytes <= left and dice.one_in(2):
@@ -215,7 +218,7 @@ def _asked(dice: _Dice, models: list[ModelSpec]) -> Asked:
         dice.between(0.0, LAST_ASK_S),
         models[min(dice.integer(0, len(models) - 1), dice.integer(0, len(models) - 1))].name,
         dice.integer(60, 250) if is_long else dice.integer(1, 20),
-        dice.integer(20, 90) if is_long else dice.integer(1, 60),
+        dice.integer(20, 90) if is_long else dice.integer(1, 90),
         dice.integer(0, 1 << 20),
         not dice.one_in(3),
     )
@@ -230,4 +233,5 @@ def _fault(dice: _Dice, kinds: dict[str, int]) -> Fault:
         dice.integer(0, 59),
         dice.integer(0, 59),
         after[dice.integer(0, len(after) - 1)],
+        0.0 if dice.one_in(2) else dice.between(0.0, 0.06),
     )
