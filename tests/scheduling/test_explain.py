@@ -123,7 +123,7 @@ def test_it_is_json_and_back() -> None:
 
 def test_a_policy_that_does_not_exist() -> None:
     with pytest.raises(ConfigError):
-        explain(FIGURE_3, A, "fastest")
+        explain(FIGURE_3, A, "slowest")
 
 
 @pytest.mark.parametrize("policy", POLICIES)

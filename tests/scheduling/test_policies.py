@@ -35,14 +35,14 @@ def _all(view: ClusterView, exclude: frozenset[WorkerId] = NOBODY) -> dict[str, 
 
 def test_a_policy_is_found_by_its_name() -> None:
     assert policy_named("live_migration") is POLICIES["live_migration"]
-    assert set(POLICIES) == {"random", "availability", "locality", "preemption", "live_migration"}
+    others = {"random", "availability", "locality", "preemption", "fastest", "hazard"}
+    assert set(POLICIES) == {"live_migration", *others}
 
 
 def test_a_wrong_name_lists_the_right_ones() -> None:
-    with pytest.raises(
-        ConfigError, match=r"'fastest'.* availability, live_migration, locality, preemption, random$"
-    ):
-        policy_named("fastest")
+    names = "availability, fastest, hazard, live_migration, locality, preemption, random"
+    with pytest.raises(ConfigError, match=rf"'slowest'.* {names}$"):
+        policy_named("slowest")
 
 
 # --- all of them -----------------------------------------------------------------------------------------
@@ -88,6 +88,8 @@ def test_the_choices_that_the_paper_compares() -> None:
     assert _all(view) == {
         "availability": slow,
         "random": slow,
+        "fastest": slow,
+        "hazard": slow,
         "locality": None,
         "preemption": Choice(W2, Step.CLEAR, (), (Victim(B, None, 0.0, 2.0),), load_s=1.0),
         "live_migration": Choice(W2, Step.CLEAR, (), (Victim(B, W1, 1.0, 2.0),), load_s=1.0),

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from godwit.scheduling.choices import Choice, Step, Victim
-from godwit.scheduling.startup import describe, evictions, fit, room_bytes
+from godwit.scheduling.startup import describe, evictions, fit
 from godwit.scheduling.view import ModelView, WorkerView
 from godwit.types import ModelName, Tier
 from tests.scheduling.views import W0, W1, A, B, C, absent, busy, cluster, idle, worker
@@ -68,7 +68,7 @@ def test_the_least_recently_used_are_evicted_and_only_as_many_as_needed() -> Non
     assert evictions(one, 61) == (C, ModelName("d"))
     assert evictions(one, 100) == (C, ModelName("d"), B)
     assert evictions(one, 101) is None
-    assert room_bytes(one) == 100
+    assert one.room_bytes == 100
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_the_least_recently_used_are_evicted_and_only_as_many_as_needed() -> Non
 )
 def test_only_what_is_idle_and_free_to_go_is_evicted(state: ModelView) -> None:
     one = worker("w0", 100, absent("a", 60), state)
-    assert room_bytes(one) == 40
+    assert one.room_bytes == 40
     assert _fit(one) is None
 
 

@@ -5,7 +5,6 @@ from hypothesis import event, given, settings
 from msgspec.structs import replace
 
 from godwit.scheduling.choices import Choice, Step, Victim
-from godwit.scheduling.startup import room_bytes
 from godwit.scheduling.victims import Places, clear_by_killing, clear_by_moving
 from godwit.scheduling.view import ModelView, WorkerView
 from godwit.types import ModelName, Tier
@@ -260,7 +259,7 @@ def test_the_moves_are_the_cheapest_of_all(asked: Asked) -> None:
 @given(clusters())
 def test_what_is_preempted_is_the_least_of_all(asked: Asked) -> None:
     choice = clear_by_killing(Places(asked.view), asked.first, A)
-    assert room_bytes(asked.first) == room(asked.first)
+    assert asked.first.room_bytes == room(asked.first)
     sets = list(asked.sets()) if asked.shortage() > 0 else []
     if not sets:
         assert choice is None

@@ -15,11 +15,13 @@ LOAD_S = {Tier.DEVICE: 0.0, Tier.DRAM: 1.0, Tier.SSD: 8.0, Tier.REMOTE: 64.0}
 class FixedTimes:
     """Loads take what their tier says unless `loads` knows better; a token takes 1/8 s to make.
 
-    A context takes 1/128 s a token to resume, or what `resumes` says of that worker and model.
+    A context takes 1/128 s a token to resume or to compute, or what `resumes` says of that worker and model,
+    and so it is with `tokens`. Clients guess right.
     """
 
     loads: Mapping[tuple[WorkerId, ModelName], float] = field(default_factory=dict)
     resumes: Mapping[tuple[WorkerId, ModelName], float] = field(default_factory=dict)
+    tokens: Mapping[tuple[WorkerId, ModelName], float] = field(default_factory=dict)
 
     def load_s(self, worker: WorkerId, info: ModelInfo) -> float:
         return 0.0 if info.is_loaded else self.loads.get((worker, info.name), LOAD_S[info.tier])
@@ -27,8 +29,17 @@ class FixedTimes:
     def resume_s(self, worker: WorkerId, model: ModelName, context_tokens: float) -> float:
         return context_tokens * self.resumes.get((worker, model), 1 / 128)
 
-    def token_s(self, worker: WorkerId, model: ModelName) -> float:  # noqa: ARG002 - as Times says
-        return 1 / 8
+    def prefill_s(self, worker: WorkerId, model: ModelName, context_tokens: float) -> float:
+        return self.resume_s(worker, model, context_tokens)
+
+    def remaining_tokens(
+        self, model: ModelName, num_output: float, expected_tokens: int | None, max_tokens: int | None
+    ) -> float:
+        del model, max_tokens
+        return max(1.0, (expected_tokens or 0) - num_output)
+
+    def token_s(self, worker: WorkerId, model: ModelName) -> float:
+        return self.tokens.get((worker, model), 1 / 8)
 
 
 def info(

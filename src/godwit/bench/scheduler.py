@@ -12,7 +12,7 @@ from godwit.bench.scheduler_world import Shape, World
 from godwit.costs.startup import StartupTimes
 from godwit.scheduling import events
 from godwit.scheduling.choices import Choice, Step
-from godwit.scheduling.policies import Policy, policy_named
+from godwit.scheduling.policies import Policy, policy_named, start_of
 from godwit.scheduling.scheduler import Scheduler
 from godwit.scheduling.view import ClusterView
 from godwit.types import ModelName, WorkerId
@@ -112,7 +112,7 @@ class _Timed:
 
     def __init__(self, policy: Policy, times: StartupTimes, draw: Callable[[], float]) -> None:
         self._policy = policy
-        self._scheduler = Scheduler(self._choose, times, draw=draw)
+        self._scheduler = Scheduler(self._choose, times, draw=draw, start=start_of(policy))
         self._chosen: dict[ModelName, Choice | None] = {}
         self.queued_us: list[float] = []
         self.events_us: list[float] = []

@@ -49,9 +49,10 @@ class PairConstants(Struct, frozen=True):
 class ServerConstants(Struct, frozen=True):
     """How one model is served: a recompute's overhead, the prefill rate (tokens/s), the size of its KV.
 
-    `prefill_loaded_tps` is the rate while the worker serves other requests, None where nobody measured it.
-    `kv_points`, (tokens, bytes) as `KvSize.measured` takes them, replace `kv_bytes_per_token` where there are
-    any. ValueError where a rate is 0, or the points make no size.
+    `prefill_loaded_tps` is the rate while the worker serves other requests, `token_s` the seconds for each
+    output token; None where nobody measured them. `kv_points`, (tokens, bytes) as `KvSize.measured` takes
+    them, replace `kv_bytes_per_token` where there are any. ValueError where a rate is 0, or the points make
+    no size.
     """
 
     prefill_tps: Constant = ASSUMED_PREFILL_TPS
@@ -59,9 +60,10 @@ class ServerConstants(Struct, frozen=True):
     prefill_loaded_tps: Constant | None = None
     kv_bytes_per_token: Constant = ASSUMED_KV_BYTES_PER_TOKEN
     kv_points: tuple[tuple[float, float], ...] = ()
+    token_s: Constant | None = None
 
     def __post_init__(self) -> None:
-        _check_rates(self.prefill_tps, self.prefill_loaded_tps)
+        _check_rates(self.prefill_tps, self.prefill_loaded_tps, self.token_s)
         _ = self.kv
 
     @property

@@ -130,11 +130,18 @@ class PooledLines:
 class PooledConstants:
     """A constant for each key and one for each pool, which all of its keys' values teach. Not thread-safe.
 
-    A key without values has its pool's; a pool without values has what `assumed` says of it.
+    A key without values has what `given` has for it, else its pool's; a pool without values has what
+    `assumed` says of it.
     """
 
-    def __init__(self, assumed: Callable[[str], float], max_kept: int) -> None:
+    def __init__(
+        self,
+        assumed: Callable[[str], float],
+        max_kept: int,
+        given: Callable[[Key], float | None] = lambda _: None,
+    ) -> None:
         self._assumed = assumed
+        self._given = given
         self._own: Recent[Key, OnlineConstant] = Recent(max_kept)
         self._pools: Recent[str, OnlineConstant] = Recent(max_kept)
 
@@ -152,12 +159,16 @@ class PooledConstants:
         """The key's constant as it stands; it counts as asked for."""
         pooled, own = self._pools.get(pool), self._own.get(key)
         # A single value of its own is one of the pool's as well, and doubted where it stands alone.
-        found = own if own is not None and own.n > 1 else pooled
-        return self._assumed(pool) if found is None else found.value
+        if own is not None and own.n > 1:
+            return own.value
+        if (given := self._given(key)) is not None:
+            return given
+        return self._assumed(pool) if pooled is None else pooled.value
 
     def learn(self, pool: str, key: Key, value: float) -> None:
         """One more value of a key."""
-        prior = self.of_pool(pool).value
+        given = self._given(key)
+        prior = self.of_pool(pool).value if given is None else given
         own = self._own.setdefault(key, lambda: OnlineConstant(prior))
         own.prior = prior
         own.add(value)
@@ -166,7 +177,9 @@ class PooledConstants:
     def of_key(self, pool: str, key: Key) -> OnlineConstant:
         """The same as `value` for people who look: it changes nothing."""
         own = self._own.peek(key)
-        return own if own is not None and own.n > 1 else self.of_pool(pool)
+        if own is not None and own.n > 1:
+            return own
+        return self.of_pool(pool) if (given := self._given(key)) is None else OnlineConstant(given)
 
     def of_pool(self, pool: str) -> OnlineConstant:
         """The pool's constant, for people who look."""

@@ -3,7 +3,8 @@
 Loading takes q + n/b: q seconds of earlier loads in the same queue, n bytes of checkpoint, b bytes/s of the
 slowest tier on the way. A move takes a·(t_in + t_out) + b with t_out = d/t: t_in and t_out are prompt and
 output tokens, d is how long the request has been decoding, t the mean seconds a token, so that nobody is
-polled for t_out. Each b of a tier, each line (a, b) and each t is refitted from what really happened.
+polled for t_out. A request that starts waits a line of its own for its first token. Each b of a tier, each
+line (a, b) and each t is refitted from what really happened; so is how long outputs are (`costs.lengths`).
 """
 
 import math
@@ -16,6 +17,7 @@ from godwit.costs.accuracy import ErrorSummary, PredictionErrors
 from godwit.costs.fit import Line
 from godwit.costs.known import Constants
 from godwit.costs.learnt import Key, PooledConstants, PooledLines
+from godwit.costs.lengths import OutputLengths
 from godwit.types import LoadRecord, ModelInfo, ModelName, Tier, WorkerId
 
 ASSUMED_BYTES_PER_S: Mapping[str, float] = {Tier.DRAM: 10e9, Tier.SSD: 1.5e9, Tier.REMOTE: 100e6}
@@ -93,8 +95,12 @@ class StartupTimes:
         self._resumes = PooledLines(
             self._given_resume, lambda model: self._known.of_model(model).line, max_kept
         )
+        self._prefills = PooledLines(
+            self._given_resume, lambda model: self._known.of_model(model).line, max_kept
+        )
+        self._lengths = OutputLengths()
         self._emulated: dict[Key, float] = {}
-        self._tokens = PooledConstants(lambda _: ASSUMED_TOKEN_S, max_kept)
+        self._tokens = PooledConstants(self._assumed_token_s, max_kept, self._given_token_s)
         self._errors = {LOAD: PredictionErrors(), RESUME: PredictionErrors()}
 
     def load_s(self, worker: WorkerId, info: ModelInfo) -> float:
@@ -121,6 +127,17 @@ class StartupTimes:
         """Seconds from a move's start until `worker` has the KV of so many tokens, whichever way it goes."""
         line = self._resumes.line(model, (worker, model))
         return line.intercept + line.slope * context_tokens
+
+    def prefill_s(self, worker: WorkerId, model: ModelName, context_tokens: float) -> float:
+        """Seconds from a request's start on `worker`, with so many tokens, until its first new one."""
+        line = self._prefills.line(model, (worker, model))
+        return line.intercept + line.slope * context_tokens
+
+    def remaining_tokens(
+        self, model: ModelName, num_output: float, expected_tokens: int | None, max_tokens: int | None
+    ) -> float:
+        """Output tokens still to come: by the client's guess, else by what the model drew lately."""
+        return self._lengths.remaining(model, num_output, expected_tokens, max_tokens)
 
     def token_s(self, worker: WorkerId, model: ModelName) -> float:
         """Mean seconds per output token."""
@@ -158,6 +175,15 @@ class StartupTimes:
         if predicted_s is not None:
             self._record(RESUME, predicted_s, actual_s)
 
+    def learn_prefill(self, worker: WorkerId, model: ModelName, context_tokens: int, actual_s: float) -> None:
+        """A request of so many tokens that started on `worker` had its next one after `actual_s`."""
+        if context_tokens > 0 and _is_possible(actual_s):
+            self._prefills.learn(model, (worker, model), context_tokens, actual_s)
+
+    def learn_output(self, model: ModelName, num_output: int, expected_tokens: int | None) -> None:
+        """A request came to its own end after so many tokens; its client had guessed `expected_tokens`."""
+        self._lengths.learn(model, num_output, expected_tokens)
+
     def learn_tokens(self, worker: WorkerId, model: ModelName, num_tokens: int, seconds: float) -> None:
         """A request drew `num_tokens` in so many seconds of decoding."""
         if num_tokens > 0 and _is_possible(seconds):
@@ -188,6 +214,14 @@ class StartupTimes:
     def _given_resume(self, key: Key) -> Line | None:
         server = self._known.workers.get(key)
         return None if server is None else server.line
+
+    def _given_token_s(self, key: Key) -> float | None:
+        server = self._known.workers.get(key)
+        return None if server is None or server.token_s is None else server.token_s.value
+
+    def _assumed_token_s(self, model: str) -> float:
+        token_s = self._known.of_model(model).token_s
+        return ASSUMED_TOKEN_S if token_s is None else token_s.value
 
     def _record(self, what: str, predicted_s: float, actual_s: float) -> None:
         if math.isfinite(predicted_s) and 0 <= actual_s <= _MAX_S:

@@ -128,7 +128,10 @@ class Failover:
 
 @dataclass(slots=True)
 class Entry:
-    """One request at the head."""
+    """One request at the head. `expected_tokens` is what its client guessed for its output, if it did.
+
+    `is_computing`: its owner was given it, and has begun, but has not drawn a token yet.
+    """
 
     request: RequestId
     model: ModelName
@@ -137,6 +140,7 @@ class Entry:
     sink: Sink
     arrived_s: float
     journal: Journal
+    expected_tokens: int | None = None
     moving: Moving | None = None
     failover: Failover | None = None
     last_token_s: float = 0.0
@@ -145,6 +149,7 @@ class Entry:
     num_moves: int = 0
     was_preempted: bool = False
     is_dirty: bool = False
+    is_computing: bool = False
 
     @property
     def is_orphaned(self) -> bool:

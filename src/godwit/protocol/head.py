@@ -105,17 +105,31 @@ class HeadRequests:
     # --- what the router asks for ---------------------------------------------------------------------------
 
     def start(
-        self, request: RequestId, model: ModelName, prompt: Prompt, sampling: Sampling, sink: Sink
+        self,
+        request: RequestId,
+        model: ModelName,
+        prompt: Prompt,
+        sampling: Sampling,
+        sink: Sink,
+        expected_tokens: int | None = None,
     ) -> None:
-        """Queue a request; OverloadedError where the queue or the whole table is full."""
-        if len(self._entries) >= self._limits.max_running or self.num_queued >= self._limits.max_queued:
+        """Queue a request; OverloadedError where the queue or the whole table is full.
+
+        `expected_tokens` is the client's guess of how long the output will be.
+        """
+        num_entries, limits = len(self._entries), self._limits
+        # No more can be queued than there are, so that they are counted only where it may matter.
+        is_full = num_entries >= limits.max_queued and self.num_queued >= limits.max_queued
+        if is_full or num_entries >= limits.max_running:
             raise OverloadedError("too many requests are waiting; try again in a moment", retry_after_s=1)
         if request in self._entries:
             raise ConflictError(f"there is a request {request} already")
         max_output = min(sampling.max_tokens, self._limits.max_output_tokens)
         sampling = replace(sampling, max_tokens=max_output)
         journal = Journal(max_output=max_output)
-        self._entries[request] = Entry(request, model, prompt, sampling, sink, self._now(), journal)
+        arrived_s = self._now()
+        entry = Entry(request, model, prompt, sampling, sink, arrived_s, journal, expected_tokens)
+        self._entries[request] = entry
         self._observer.queued(request, model, frozenset(), False)
 
     def cancel(self, request: RequestId) -> None:
@@ -144,6 +158,7 @@ class HeadRequests:
         if journal.owner is not None:
             raise InvariantBrokenError(f"{request} is placed on {worker}, but {journal.owner} owns it")
         epoch = journal.assign(worker)
+        entry.is_computing = False
         entry.last_heard_s = self._now()
         prompt = entry.prompt if journal.prompt_ids is None else TokenPrompt(journal.prompt_ids)
         ids = tuple(journal.output_ids)
@@ -228,6 +243,7 @@ class HeadRequests:
                 if verdict is not ADOPTED:
                     self._refuse(worker, entry, event, verdict)
                     continue
+                entry.is_computing = False
                 self._moves.adopted(entry, now)
             if fresh is None:
                 continue
@@ -235,6 +251,9 @@ class HeadRequests:
                 self._moves.recovered(entry, worker, fresh.first_index, now)
             entry.last_token_s = entry.last_heard_s = now
             if fresh.ids:
+                if entry.is_computing:
+                    entry.is_computing = False
+                    self._observer.drew_first(entry)
                 if not entry.is_dirty:
                     entry.is_dirty = True
                     if not self._dirty:
@@ -281,6 +300,7 @@ class HeadRequests:
 
     def _has_begun(self, entry: Entry, worker: WorkerId) -> None:
         if entry.journal.owner == worker:
+            entry.is_computing = True
             self._observer.accepted(entry.request, worker, entry.journal.num_tokens)
 
     def _rejected(self, worker: WorkerId, message: Rejected) -> None:
@@ -321,7 +341,7 @@ class HeadRequests:
                 self._send(worker, Stop(entry.request, epoch))
 
     def _finish(self, entry: Entry, reason: str) -> None:
-        self._close(entry)
+        self._close(entry, is_whole=True)
         entry.sink.flush()
         entry.sink.finished(reason)
 
@@ -330,9 +350,9 @@ class HeadRequests:
         entry.sink.flush()
         entry.sink.failed(error)
 
-    def _close(self, entry: Entry) -> None:
+    def _close(self, entry: Entry, *, is_whole: bool = False) -> None:
         entry.is_dirty = False
         entry.journal.is_finished = True
         self._moves.ended(entry)
         del self._entries[entry.request]
-        self._observer.ended(entry.request, entry.model, entry.journal.num_tokens)
+        self._observer.ended(entry, is_whole=is_whole)

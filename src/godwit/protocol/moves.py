@@ -55,8 +55,12 @@ class Observer(Protocol):
         """The worker that it was placed on has begun with its tokens so far, prompt and output."""
         ...
 
-    def ended(self, request: RequestId, model: ModelName, num_tokens: int) -> None:
-        """The request is over, at so many tokens; its slots are free."""
+    def drew_first(self, entry: Entry) -> None:
+        """That worker has computed them and drawn the first token there."""
+        ...
+
+    def ended(self, entry: Entry, *, is_whole: bool) -> None:
+        """The request is over and its slots are free; `is_whole`: it came to its own end."""
         ...
 
     def move_ended(self, record: MoveRecord) -> None:

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from godwit.scheduling.ask import Ask
 from godwit.scheduling.view import Running, WorkerView
 from godwit.types import ModelName, RequestId, WorkerId
 
@@ -21,6 +22,7 @@ class Moving(Struct, frozen=True):
     model: ModelName
     destination: WorkerId
     is_reserved: bool = True
+    ask: Ask = Ask()
 
 
 class Saved(NamedTuple):

@@ -29,6 +29,7 @@ from godwit.protocol.model_messages import (
 from godwit.scheduling import events
 from godwit.scheduling.catalog import Answers, Catalog
 from godwit.scheduling.explain import Explanation, explain
+from godwit.scheduling.joining import ask_of, join_event
 from godwit.scheduling.member import Member
 from godwit.scheduling.observations import observation
 from godwit.scheduling.recorder import Recorder
@@ -85,10 +86,16 @@ class Control:
     # --- the router's side (router.generation.Generations) --------------------------------------------------
 
     def start(
-        self, request: RequestId, model: ModelName, prompt: Prompt, sampling: Sampling, sink: Sink
+        self,
+        request: RequestId,
+        model: ModelName,
+        prompt: Prompt,
+        sampling: Sampling,
+        sink: Sink,
+        expected_tokens: int | None = None,
     ) -> None:
         """Queue a request; OverloadedError where too many wait."""
-        self.requests.start(request, model, prompt, sampling, sink)
+        self.requests.start(request, model, prompt, sampling, sink, expected_tokens)
         self._pump()
 
     def cancel(self, request: RequestId) -> None:
@@ -118,7 +125,7 @@ class Control:
         self.members[hello.worker] = member
         self.recorder.joined(hello)
         self.catalog.joined(hello.worker, member.models)
-        self._events.append(self._join_event(hello.worker))
+        self._events.append(join_event(member, self.requests))
         self._pump()
 
     def gone(self, worker: WorkerId, reason: str) -> None:
@@ -185,6 +192,8 @@ class Control:
             raise self._no_worker(worker)
         member.is_draining = True
         member.drain_deadline_s = None if deadline_s is None else self.now() + deadline_s
+        if member.drain_deadline_s is not None:
+            self.recorder.leaves_by(worker, member.drain_deadline_s)
         self._events.append(events.DrainRequested(worker, member.drain_deadline_s))
         self._pump()
 
@@ -252,7 +261,7 @@ class Control:
             if not entry.is_orphaned:
                 self.queued(entry.request, entry.model, frozenset(), bool(entry.journal.output_ids))
         for worker, member in self.members.items():
-            self._events.append(self._join_event(worker))
+            self._events.append(join_event(member, self.requests))
             if member.is_draining:
                 self._events.append(events.DrainRequested(worker, member.drain_deadline_s))
         # One event, so that nothing is placed before it is known who runs where.
@@ -269,24 +278,6 @@ class Control:
         """The cluster as the scheduler sees it."""
         return self.scheduler.snapshot()
 
-    def _join_event(self, worker: WorkerId) -> events.WorkerJoined:
-        member = self.members[worker]
-
-        def placed(entries: list[Entry]) -> tuple[events.Placed, ...]:
-            kept = ((e.request, e.model, e.journal.num_tokens, e.was_preempted) for e in entries)
-            return tuple(events.Placed(*one) for one in kept)
-
-        return events.WorkerJoined(
-            worker,
-            member.hello.incarnation,
-            member.hello.slots,
-            member.hello.device_bytes,
-            tuple(member.models.values()),
-            placed([e for e in self.requests if e.journal.owner == worker and not e.is_orphaned]),
-            placed([e for e in self.requests if e.moving and e.journal.candidate == worker]),
-            tuple(sorted(member.loading)),
-        )
-
     # --- what the request table tells (protocol.moves.Observer) ---------------------------------------------
 
     def queued(
@@ -296,7 +287,9 @@ class Control:
         self.recorder.queued(request, model, "it has lost its server" if has_started else "it is new")
         entry = self.requests.get(request)
         queued = events.RequestQueued(request, model, deadline, exclude, has_started)
-        self._events.append(replace(queued, was_preempted=entry is not None and entry.was_preempted))
+        if entry is not None:
+            queued = replace(queued, was_preempted=entry.was_preempted, ask=ask_of(entry))
+        self._events.append(queued)
 
     def placement_failed(self, request: RequestId, worker: WorkerId, reason: str) -> None:
         self._events.append(events.PlacementFailed(request, worker, reason))
@@ -305,9 +298,12 @@ class Control:
         self.recorder.accepted(request, worker, num_tokens)
         self._events.append(events.RequestAccepted(request, num_tokens))
 
-    def ended(self, request: RequestId, model: ModelName, num_tokens: int) -> None:
-        self.recorder.ended(request, model, num_tokens)
-        self._events.append(events.RequestEnded(request))
+    def drew_first(self, entry: Entry) -> None:
+        self.recorder.drew_first(entry)
+
+    def ended(self, entry: Entry, *, is_whole: bool) -> None:
+        self.recorder.ended(entry, is_whole=is_whole)
+        self._events.append(events.RequestEnded(entry.request))
 
     def move_ended(self, record: MoveRecord) -> None:
         self.on_record(record)

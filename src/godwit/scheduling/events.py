@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from godwit.scheduling.ask import Ask
 from godwit.types import LoadRecord, ModelInfo, ModelName, RequestId, WorkerId
 
 # --- events -----------------------------------------------------------------------------------------------
@@ -20,6 +21,7 @@ class RequestQueued(Struct, frozen=True):
     exclude: frozenset[WorkerId] = frozenset()
     has_started: bool = False
     was_preempted: bool = False
+    ask: Ask = Ask()
 
 
 class Placed(Struct, frozen=True):
@@ -29,6 +31,7 @@ class Placed(Struct, frozen=True):
     model: ModelName
     num_tokens: int = 0
     was_preempted: bool = False
+    ask: Ask = Ask()
 
 
 class WorkerJoined(Struct, frozen=True):

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from godwit.scheduling.choices import Choice, Step, Victim
 from godwit.scheduling.policies import locality, nearest, policy_named, preemption
-from godwit.scheduling.startup import can_be_evicted, describe, fit, loading_s, refusal, remaining_s
+from godwit.scheduling.startup import describe, fit, loading_s, refusal, remaining_s
 from godwit.scheduling.victims import Places, clear_by_killing, clear_by_moving, stay_reason
 from godwit.scheduling.view import ClusterView, ModelView, WorkerView
 from godwit.types import ModelName, Tier, WorkerId
@@ -155,7 +155,7 @@ def _no_room(places: Places, worker: WorkerView, wanted: ModelView) -> str:
     parts = []
     for name in sorted(worker.on_device):
         state = worker.models[name]
-        if name != wanted.info.name and not can_be_evicted(state):
+        if name != wanted.info.name and not state.is_evictable:
             parts.append(f"{name}, which {_why_it_stays(places, worker, state)}")
     if worker.claimed_bytes > 0:
         parts.append(f"{worker.claimed_bytes} bytes kept for models that are coming")

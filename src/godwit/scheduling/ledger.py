@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from godwit.errors import InvariantBrokenError
+from godwit.scheduling.ask import NOTHING_KNOWN, Ask
 from godwit.scheduling.bookings import Moving, Place, Saved, Stirred
 from godwit.scheduling.events import Placed, WorkerJoined
-from godwit.scheduling.view import ClusterView, ModelView, Running, Times, WorkerView
+from godwit.scheduling.view import ClusterView, ModelView, Risks, Running, Times, WorkerView
 from godwit.types import ModelInfo, ModelName, RequestId, WorkerId
 
 
@@ -33,14 +34,16 @@ class Ledger:
 
     # --- reading --------------------------------------------------------------------------------------------
 
-    def view(self, times: Times, draw: float = 0.0) -> ClusterView:
+    def view(
+        self, times: Times, draw: float = 0.0, risks: Risks | None = None, ask: Ask = NOTHING_KNOWN
+    ) -> ClusterView:
         """The cluster as it is now, to be read before the next change."""
-        return ClusterView(self._workers, self._holders, times, self.now, draw)
+        return ClusterView(self._workers, self._holders, times, self.now, draw, risks, ask)
 
-    def snapshot(self, times: Times) -> ClusterView:
+    def snapshot(self, times: Times, risks: Risks | None = None) -> ClusterView:
         """The same to keep: later changes do not show in it."""
         holders = {model: tuple(workers) for model, workers in self._holders.items()}
-        return ClusterView(dict(self._workers), holders, times, self.now)
+        return ClusterView(dict(self._workers), holders, times, self.now, risks=risks)
 
     @property
     def workers(self) -> Mapping[WorkerId, WorkerView]:
@@ -105,7 +108,7 @@ class Ledger:
         for placed in event.running:
             self.start(placed, event.worker)
         for placed in event.incoming:
-            self._reserve(placed.request, Moving(placed.model, event.worker))
+            self._reserve(placed.request, Moving(placed.model, event.worker, ask=placed.ask))
 
     def leave(self, worker: WorkerId) -> None:
         """Forget a worker and what ran there; a move to it stays open until its end is reported."""
@@ -151,7 +154,11 @@ class Ledger:
         self._workers[worker] = known.with_model(replace(state, info=info, is_loading=is_loading))
         if worker in self._claims:
             self._count_claims(worker)
-        self.stirred.ease(worker)
+        if is_load_over or info.is_loaded != state.info.is_loaded or worker in self._claims:
+            self.stirred.ease(worker)
+        else:
+            # Another tier: no room has come of it, but this model may be loaded sooner.
+            self.stirred.stir(info.name)
         if is_load_over and not info.is_loaded:
             self._break_promises(worker, info.name)
         self._holders.setdefault(info.name, {})[worker] = None
@@ -237,12 +244,13 @@ class Ledger:
         at_s = self.now if num_tokens else None
         stays_until_s = math.inf if placed.was_preempted else -math.inf
         is_moving = request in self._moves
-        self._put(Running(request, model, worker, num_tokens, at_s, is_moving, stays_until_s))
+        self._put(Running(request, model, worker, num_tokens, at_s, is_moving, stays_until_s, placed.ask))
 
     def accepted(self, request: RequestId, num_tokens: int) -> None:
         """A request runs from here on, with so many tokens."""
         if (place := self._running.get(request)) is not None:
-            self._put(replace(place, num_tokens=num_tokens, at_s=self.now))
+            ask = place.ask.with_tokens(num_tokens)
+            self._put(replace(place, num_tokens=num_tokens, at_s=self.now, ask=ask))
 
     def keep(self, request: RequestId, until_s: float) -> None:
         """Do not move or preempt a running request to make room before `until_s`."""
@@ -256,7 +264,8 @@ class Ledger:
 
     def begin_move(self, request: RequestId, destination: WorkerId) -> None:
         """Reserve the destination's slot."""
-        self._reserve(request, Moving(self._running[request].model, destination))
+        place = self._running[request]
+        self._reserve(request, Moving(place.model, destination, ask=place.ask))
 
     def end_move(self, request: RequestId, worker: WorkerId | None, num_tokens: int = 0) -> Moving | None:
         """Close a move: the request is on `worker`, or stayed (None). Gives the move, None where unknown.
@@ -280,7 +289,7 @@ class Ledger:
         was_preempted = place is not None and place.stays_until_s == math.inf
         self._take_away(request)
         if move.is_reserved:
-            self.start(Placed(request, move.model, num_tokens, was_preempted), worker)
+            self.start(Placed(request, move.model, num_tokens, was_preempted, move.ask), worker)
         return move
 
     def promise(self, request: RequestId, worker: WorkerId, model: ModelName) -> None:

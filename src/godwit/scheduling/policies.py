@@ -1,15 +1,18 @@
 """Where a model's next request should run: one pure function of the cluster's view a policy.
 
-All of them start a request at once where an instance has a free slot, on the least loaded such worker.
+Five of them start a request at once where an instance has a free slot, on the least loaded such worker. The
+other two, `fastest` and `hazard`, compare when the request would be done, which may be sooner where its model
+is loaded first.
 """
 
 from collections.abc import Callable, Iterable
 
 from godwit.errors import ConfigError
 from godwit.scheduling.choices import Choice, Step, Victim
+from godwit.scheduling.completion import completion_costs_s
 from godwit.scheduling.startup import fit, has_free_slot, loading_s, refusal, remaining_s
 from godwit.scheduling.victims import Clear, Places, clear_by_ending, clear_by_killing, clear_by_moving
-from godwit.scheduling.view import ClusterView, WorkerView
+from godwit.scheduling.view import ClusterView, Risks, WorkerView
 from godwit.types import ModelName, WorkerId
 
 __all__ = [
@@ -20,7 +23,9 @@ __all__ = [
     "Victim",
     "availability",
     "ending",
+    "fastest",
     "free_slot",
+    "hazard",
     "live_migration",
     "locality",
     "nearest",
@@ -28,6 +33,7 @@ __all__ = [
     "preemption",
     "quickest",
     "random",
+    "start_of",
 ]
 
 Policy = Callable[[ClusterView, ModelName, frozenset[WorkerId]], Choice | None]
@@ -99,6 +105,16 @@ def live_migration(view: ClusterView, model: ModelName, exclude: frozenset[Worke
     return _quickest_clearing(view, model, exclude, clear_by_moving)
 
 
+def fastest(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
+    """Where the request is expected to be done first; it reacts to losses, but does not reckon with them."""
+    return _cheapest(view, model, exclude, None)
+
+
+def hazard(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
+    """Where the time until it is done and the expected loss by the worker's leaving are least: E = T + L."""
+    return _cheapest(view, model, exclude, view.risks)
+
+
 def ending(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
     """Where instances that are in the way should take nothing new, so that the model gets its turn.
 
@@ -110,6 +126,8 @@ def ending(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) ->
 
 POLICIES: dict[str, Policy] = {
     "availability": availability,
+    "fastest": fastest,
+    "hazard": hazard,
     "live_migration": live_migration,
     "locality": locality,
     "preemption": preemption,
@@ -125,6 +143,34 @@ def policy_named(name: str) -> Policy:
             f"policy: there is no policy {name!r}; choose one of: {', '.join(sorted(POLICIES))}"
         )
     return policy
+
+
+def start_of(policy: Policy) -> Policy:
+    """How the policy starts a request at once, where a slot is free; None where it would rather load."""
+    if policy not in (fastest, hazard):
+        return free_slot
+
+    def start(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
+        choice = policy(view, model, exclude)
+        return choice if choice is not None and choice.step is Step.START else None
+
+    return start
+
+
+def _cheapest(
+    view: ClusterView, model: ModelName, exclude: frozenset[WorkerId], risks: Risks | None
+) -> Choice | None:
+    """The least cost among the workers that have room; where none has, others are moved away for it."""
+    fits = _fits(view, model, exclude)
+    if not fits:
+        return live_migration(view, model, exclude)
+    costs = completion_costs_s(view, model, fits, risks).tolist()
+
+    def rank(costed: tuple[float, Choice]) -> tuple[float, Step, float, WorkerId]:
+        seconds, choice = costed
+        return seconds, choice.step, view.workers[choice.worker].load, choice.worker
+
+    return min(zip(costs, fits, strict=True), key=rank)[1]
 
 
 def _quickest_clearing(

@@ -35,6 +35,12 @@ class Learner(Times, Protocol):
         actual_s: float,
     ) -> None: ...
 
+    def learn_prefill(
+        self, worker: WorkerId, model: ModelName, context_tokens: int, actual_s: float
+    ) -> None: ...
+
+    def learn_output(self, model: ModelName, num_output: int, expected_tokens: int | None) -> None: ...
+
     def learn_tokens(self, worker: WorkerId, model: ModelName, num_tokens: int, seconds: float) -> None: ...
 
 
@@ -48,6 +54,16 @@ class Keeper(Protocol):
     def tokens(self, worker: WorkerId, model: ModelName, num_tokens: int, seconds: float) -> None: ...
 
 
+class Stays(Protocol):
+    """Who learns how long workers stay (`godwit.costs.sessions.SessionHazards`)."""
+
+    def joined(self, worker: WorkerId, now: float, incarnation: int) -> None: ...
+
+    def left(self, worker: WorkerId, now: float) -> None: ...
+
+    def notice(self, worker: WorkerId, at_s: float) -> None: ...
+
+
 class Recorder:
     """Writes the log, and compares predictions with what happened.
 
@@ -55,11 +71,19 @@ class Recorder:
     as when a worker loads at its start, teaches the estimates but is no error of theirs.
     """
 
-    def __init__(self, times: Learner, log: EventLog, now: Clock, keeper: Keeper | None = None) -> None:
+    def __init__(
+        self,
+        times: Learner,
+        log: EventLog,
+        now: Clock,
+        keeper: Keeper | None = None,
+        stays: Stays | None = None,
+    ) -> None:
         self._times = times
         self._log = log
         self._now = now
         self._keeper = keeper
+        self._stays = stays
         self._loads: dict[tuple[WorkerId, ModelName], tuple[float, float] | tuple[None, None]] = {}
         self._resumes: dict[RequestId, float] = {}
         self._decoding: dict[RequestId, tuple[WorkerId, float, int]] = {}
@@ -98,13 +122,22 @@ class Recorder:
     def joined(self, hello: Hello) -> None:
         """A worker has come."""
         self._times.emulates(hello.worker, dict(hello.emulated_tiers))
+        if self._stays is not None:
+            self._stays.joined(hello.worker, self._now(), hello.incarnation)
         self._log.add(self._now(), "WorkerJoined", f"{len(hello.models)} models", worker=hello.worker)
 
     def left(self, worker: WorkerId, reason: str) -> None:
         """A worker has gone."""
         self._times.emulates(worker, {})
+        if self._stays is not None:
+            self._stays.left(worker, self._now())
         self._loads = {place: times for place, times in self._loads.items() if place[0] != worker}
         self._log.add(self._now(), "WorkerLeft", reason, worker=worker)
+
+    def leaves_by(self, worker: WorkerId, at_s: float) -> None:
+        """A worker is to be gone by then."""
+        if self._stays is not None:
+            self._stays.notice(worker, at_s)
 
     def ordered(self, kind: str, model: ModelName) -> None:
         """An operator has ordered something about a model."""
@@ -134,9 +167,17 @@ class Recorder:
         """A worker has begun with a request that has so many tokens."""
         self._decoding[request] = (worker, self._now(), num_tokens)
 
-    def ended(self, request: RequestId, model: ModelName, num_tokens: int) -> None:
-        """A request is over, at so many tokens."""
-        self._learn_tokens(request, model, num_tokens)
+    def drew_first(self, entry: Entry) -> None:
+        """A worker has drawn the first token of a request that it began with."""
+        worker, at_s, num_tokens = self._decoding[entry.request]
+        self._times.learn_prefill(worker, entry.model, num_tokens, self._now() - at_s)
+
+    def ended(self, entry: Entry, *, is_whole: bool) -> None:
+        """A request is over; `is_whole`: it came to its own end."""
+        request, model, journal = entry.request, entry.model, entry.journal
+        self._learn_tokens(request, model, journal.num_tokens)
+        if is_whole:
+            self._times.learn_output(model, len(journal.output_ids), entry.expected_tokens)
         self._resumes.pop(request, None)
         self._log.add(self._now(), "RequestEnded", "", request=request, model=model)
 

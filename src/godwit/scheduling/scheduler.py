@@ -14,10 +14,12 @@ from godwit.errors import (
     NotFoundError,
     UnavailableError,
 )
+from godwit.scheduling.ask import NOTHING_KNOWN, Ask
 from godwit.scheduling.bookings import Place
 from godwit.scheduling.choices import Choice, Step
 from godwit.scheduling.clearing import Clearing, idle_for
 from godwit.scheduling.drains import Drains, DrainSettings
+from godwit.scheduling.early import EarlyMoves, EarlySettings
 from godwit.scheduling.events import (
     Batch,
     Decision,
@@ -42,9 +44,9 @@ from godwit.scheduling.events import (
     WorkerLeft,
 )
 from godwit.scheduling.ledger import Ledger
-from godwit.scheduling.policies import Policy, ending, free_slot, quickest
+from godwit.scheduling.policies import Policy, ending, quickest, start_of
 from godwit.scheduling.startup import describe, fit
-from godwit.scheduling.view import ClusterView, Times
+from godwit.scheduling.view import ClusterView, Risks, Times
 from godwit.scheduling.waiting import Waiting, WaitingLines
 from godwit.types import ModelName, RequestId, WorkerId
 
@@ -56,18 +58,22 @@ class SchedulerSettings(Struct, frozen=True):
     """Limits of a drain; an instance that is idle for `keep_alive_s` is unloaded, None: never for that.
 
     For a request that has found no place for `patience_s`, instances that are in its way take nothing new.
+    `early` None: nothing moves early.
     """
 
     drains: DrainSettings = DrainSettings()
     keep_alive_s: float | None = None
     patience_s: float = 5.0
+    early: EarlySettings | None = None
 
 
 class Scheduler:
     """Places requests, loads models, moves and drains; the same events and draws give the same decisions.
 
-    `draw` gives a random number from [0, 1) for each placement. A new one that is fed a Batch of what routers
-    and workers know goes on where another stopped.
+    `draw` gives a random number from [0, 1) for each placement. Without `risks` no worker ever leaves, and
+    nothing moves early. `start` says where a request starts at once, None: as the policy does. A new
+    scheduler that is fed a Batch of what routers and workers know goes on where another stopped; only how
+    often a request has moved early it has forgotten.
     """
 
     def __init__(
@@ -76,9 +82,13 @@ class Scheduler:
         times: Times,
         settings: SchedulerSettings | None = None,
         draw: Callable[[], float] = lambda: 0.0,
+        risks: Risks | None = None,
+        start: Policy | None = None,
     ) -> None:
         settings = settings or SchedulerSettings()
         self._policy = policy
+        self._start = start or start_of(policy)
+        self._risks = risks
         self._times = times
         self._draw = draw
         self._keep_alive_s = settings.keep_alive_s
@@ -87,6 +97,9 @@ class Scheduler:
         self._lines = WaitingLines()
         self._clearing = Clearing(self._ledger, times)
         self._drains = Drains(self._ledger, times, settings.drains)
+        self._early: EarlyMoves | None = None
+        if risks is not None and settings.early is not None:
+            self._early = EarlyMoves(self._ledger, times, risks, settings.early)
         self._models: set[ModelName] = set()
         self._num_stirred = 0
 
@@ -102,12 +115,15 @@ class Scheduler:
             for worker in sorted(workers):
                 decisions += self._clearing.advance(worker)
             decisions += self._place_all(self._concerned(workers, models))
+        if self._early is not None and isinstance(event, Tick):
+            for early in self._early.due(now):
+                decisions += self._clearing.move(*early)
         decisions += self._drains.emptied()
         return decisions
 
     def snapshot(self) -> ClusterView:
         """The cluster as the scheduler sees it."""
-        return self._ledger.snapshot(self._times)
+        return self._ledger.snapshot(self._times, self._risks)
 
     @property
     def waiting(self) -> list[Waiting]:
@@ -183,6 +199,8 @@ class Scheduler:
         self._lines.forget(request)
         self._clearing.has_left(request)
         self._ledger.release(request)
+        if self._early is not None:
+            self._early.forget(request)
 
     def _no_model(self, request: RequestId, model: ModelName) -> Reject:
         known = ", ".join(sorted(self._models)) or "none"
@@ -256,6 +274,8 @@ class Scheduler:
         if move is not None and event.worker is None:
             self._drains.move_failed(event.request, move.destination)
             self._clearing.move_failed(event.request)
+            if self._early is not None:
+                self._early.move_failed(event.request)
 
     def _choice_for(self, event: MoveRequested) -> Choice:
         place = self._ledger.running.get(event.request)
@@ -292,8 +312,8 @@ class Scheduler:
 
     # --- placement ------------------------------------------------------------------------------------------
 
-    def _view(self) -> ClusterView:
-        return self._ledger.view(self._times, self._draw())
+    def _view(self, ask: Ask = NOTHING_KNOWN) -> ClusterView:
+        return self._ledger.view(self._times, self._draw(), self._risks, ask)
 
     def _concerned(self, workers: set[WorkerId], models: set[ModelName]) -> set[ModelName]:
         """Models that wait and were stirred, or are on a worker that was eased."""
@@ -337,7 +357,7 @@ class Scheduler:
     def _choose(self, promised: Mapping[RequestId, Place], waiting: Waiting) -> Choice | None:
         """The load that was promised before, so that nobody changes his mind at each event; else what the
         policy says; else, after some time, room by and by."""
-        view, model = self._view(), waiting.model
+        view, model = self._view(waiting.ask), waiting.model
         promise = promised.get(waiting.request)
         if promise is not None and promise.worker not in waiting.not_on:
             choice = fit(view, self._ledger.workers[promise.worker], model)
@@ -350,7 +370,7 @@ class Scheduler:
         return choice
 
     def _free_slot(self, waiting: Waiting) -> Choice | None:
-        return free_slot(self._view(), waiting.model, waiting.not_on)
+        return self._start(self._view(waiting.ask), waiting.model, waiting.not_on)
 
     def _send(self, waiting: Waiting, choice: Choice) -> list[Decision] | None:
         """Book and order what the choice says; None, and nothing booked, where its victims cannot go."""
@@ -358,7 +378,7 @@ class Scheduler:
         reason = describe(self._view(), model, choice)
         if choice.step is Step.START:
             self._lines.step_out(request)
-            placed = Placed(request, model, was_preempted=waiting.was_preempted)
+            placed = Placed(request, model, was_preempted=waiting.was_preempted, ask=waiting.ask)
             self._ledger.start(placed, choice.worker)
             return [Start(request, choice.worker, reason)]
         decisions: list[Decision] | None = []

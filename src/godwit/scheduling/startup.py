@@ -48,35 +48,21 @@ def loading_s(view: ClusterView, worker: WorkerView, info: ModelInfo) -> tuple[f
     return worker.queue_s(info.tier, view.now), view.times.load_s(worker.id, info)
 
 
-def can_be_evicted(state: ModelView) -> bool:
-    """Whether the instance may be unloaded at any moment."""
-    return state.is_idle and not state.is_pinned and not state.is_leaving
-
-
-def evictable(worker: WorkerView) -> list[ModelView]:
-    """The instances that may be unloaded at any moment."""
-    states = [worker.models[name] for name in worker.on_device]
-    # Most are busy, and a decision looks at hundreds of workers: so that is looked at first.
-    return [state for state in states if not state.running and can_be_evicted(state)]
-
-
-def room_bytes(worker: WorkerView) -> int:
-    """Device memory that can be had at once: what is free and what idle instances hold."""
-    return worker.free_bytes + sum([state.info.device_bytes for state in evictable(worker)])
-
-
 def evictions(worker: WorkerView, needed_bytes: int) -> tuple[ModelName, ...] | None:
     """Idle models to unload, least recently used first, until there is room; None: all would not do."""
     missing = needed_bytes - worker.free_bytes
     if missing <= 0:
         return ()
+    if missing > worker.evictable_bytes:
+        return None
     evicted: list[ModelName] = []
-    for state in sorted(evictable(worker), key=lambda state: (state.used_at_s, state.info.name)):
+    evictable = [one for one in (worker.models[name] for name in worker.on_device) if one.is_evictable]
+    for state in sorted(evictable, key=lambda state: (state.used_at_s, state.info.name)):
         missing -= state.info.device_bytes
         evicted.append(state.info.name)
         if missing <= 0:
-            return tuple(evicted)
-    return None
+            break
+    return tuple(evicted)
 
 
 def describe(view: ClusterView, model: ModelName, choice: Choice) -> str:

@@ -12,12 +12,10 @@ from typing import NamedTuple
 
 from godwit.scheduling.choices import Choice, Step, Victim
 from godwit.scheduling.startup import (
-    can_be_evicted,
     evictions,
     loading_s,
     refusal,
     remaining_s,
-    room_bytes,
 )
 from godwit.scheduling.view import ClusterView, ModelView, WorkerView
 from godwit.types import ModelName, WorkerId
@@ -93,29 +91,26 @@ class Places:
         info = state.info
         if state.is_coming:
             return None  # The memory that it waits for is not free yet, and a move would ask for it at once.
+        if len(leaving.running) > worker.slots - state.num_used:
+            return None
+        needed_bytes = 0
+        # What is idle there cannot be evicted for others once it serves the victim's requests.
+        if not state.is_loading and (not info.is_loaded or state.is_evictable):
+            needed_bytes = info.device_bytes
+            if needed_bytes > worker.room_bytes:
+                return None
+            self.rooms[worker.id] = worker.room_bytes
         if info.is_loaded or state.is_loading:
             load_s = remaining_s(self.view, state) if state.is_loading else 0.0
         else:
             load_s = self.view.times.load_s(worker.id, info)
-        if load_s > within_s or len(leaving.running) > worker.slots - state.num_used:
+        if load_s > within_s:
             return None
-        needed_bytes = 0
-        # What is idle there cannot be evicted for others once it serves the victim's requests.
-        if not state.is_loading and (not info.is_loaded or can_be_evicted(state)):
-            needed_bytes = info.device_bytes
-            if needed_bytes > self._room(worker):
-                return None
         if info.digest != leaving.info.digest or refusal(worker, state) is not None:
             return None
         if not info.is_loaded and not state.is_loading:
             load_s += worker.queue_s(info.tier, self.view.now)
         return load_s, needed_bytes
-
-    def _room(self, worker: WorkerView) -> int:
-        room = self.rooms.get(worker.id)
-        if room is None:
-            room = self.rooms[worker.id] = room_bytes(worker)
-        return room
 
 
 Clear = Callable[[Places, WorkerView, ModelName, float], Choice | None]
@@ -184,7 +179,7 @@ def _clear_on_the_spot(
 
 def shortage_bytes(worker: WorkerView, model: ModelName) -> int:
     """What busy instances must free for `model` when everything idle has gone."""
-    return worker.models[model].info.device_bytes - room_bytes(worker)
+    return worker.models[model].info.device_bytes - worker.room_bytes
 
 
 def stay_reason(view: ClusterView, state: ModelView) -> str | None:

@@ -4,18 +4,20 @@
 that the collector would visit again and again, for up to 125 ms.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from godwit.costs.survival import Floats
 from godwit.errors import InvariantBrokenError
+from godwit.scheduling.ask import Ask
 from godwit.types import ModelInfo, ModelName, RequestId, Tier, WorkerId
 
 
 class Times(Protocol):
-    """Seconds that things are expected to take, as far as has been learnt; reading changes nothing."""
+    """What things are expected to take, as far as has been learnt; reading changes nothing."""
 
     def load_s(self, worker: WorkerId, info: ModelInfo) -> float:
         """From the load's turn in its queue until the model is on the device: n/b of `costs.loading`.
@@ -31,6 +33,37 @@ class Times(Protocol):
     def token_s(self, worker: WorkerId, model: ModelName) -> float:
         """Mean time per output token; above 0."""
         ...
+
+    def prefill_s(self, worker: WorkerId, model: ModelName, context_tokens: float) -> float:
+        """Until `worker` draws for a request that starts there with so many tokens: a line in these."""
+        ...
+
+    def remaining_tokens(
+        self, model: ModelName, num_output: float, expected_tokens: int | None, max_tokens: int | None
+    ) -> float:
+        """Output tokens that a request is expected to draw after the first `num_output`; above 0.
+
+        `expected_tokens` is what its client guessed for the whole output.
+        """
+        ...
+
+
+class Hazards(Protocol):
+    """How likely servers are to stay; reading changes nothing that shows."""
+
+    def survival(self, workers: Sequence[WorkerId], now: float, horizons_s: Floats) -> Floats:
+        """The probability that each worker (n), which is here at `now`, still is after each of its horizons.
+
+        `horizons_s` is (n, k), each ≥ 0, and so is the answer. A worker may stand there several times.
+        """
+        ...
+
+
+class Risks(Struct, frozen=True):
+    """What makes leaving costly: how likely it is, and the stall before a lost request is taken up again."""
+
+    hazards: Hazards
+    stall_s: float = 5.0
 
 
 class Running(Struct, frozen=True, gc=False):
@@ -48,10 +81,17 @@ class Running(Struct, frozen=True, gc=False):
     at_s: float | None = None
     is_moving: bool = False
     stays_until_s: float = float("-inf")
+    ask: Ask = Ask()
 
     def context_tokens(self, now: float, token_s: float) -> float:
         """t_in + t_out, with t_out = d/t: nobody is asked how far it is."""
         return self.num_tokens + (0.0 if self.at_s is None else max(0.0, now - self.at_s) / token_s)
+
+    def output_tokens(self, now: float, token_s: float) -> float:
+        """t_out alone; 0 as long as the prompt's length is unknown."""
+        if self.ask.num_prompt is None:
+            return 0.0
+        return max(0.0, self.context_tokens(now, token_s) - self.ask.num_prompt)
 
 
 class ModelView(Struct, frozen=True, gc=False):
@@ -95,12 +135,18 @@ class ModelView(Struct, frozen=True, gc=False):
         """Whether the model is loaded for nobody: only such a one may be evicted, if it is not pinned."""
         return self.info.is_loaded and not self.is_loading and self.num_used == 0
 
+    @property
+    def is_evictable(self) -> bool:
+        """Whether the instance may be unloaded at any moment."""
+        return self.is_idle and not self.is_pinned and not self.is_leaving
+
 
 class WorkerView(Struct, frozen=True):
     """One worker that is connected; `slots` is per loaded model, `device_bytes` its whole device memory.
 
     `claimed_bytes` are free and kept for models that are coming (`ModelView.is_coming`). `on_device` are the
-    models that hold device memory, `held_bytes` of it, so that nobody has to look at all models.
+    models that hold device memory, `held_bytes` of it, and evictable ones `evictable_bytes`, so that nobody
+    has to look at all models.
     """
 
     id: WorkerId
@@ -112,6 +158,7 @@ class WorkerView(Struct, frozen=True):
     claimed_bytes: int = 0
     on_device: tuple[ModelName, ...] = ()
     held_bytes: int = 0
+    evictable_bytes: int = 0
     num_used: int = 0
 
     @property
@@ -123,6 +170,11 @@ class WorkerView(Struct, frozen=True):
     def free_bytes(self) -> int:
         """Device memory that no model holds and that is not kept for one."""
         return self.device_bytes - self.held_bytes - self.claimed_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """Device memory that can be had at once: what is free and what evictable instances hold."""
+        return self.free_bytes + self.evictable_bytes
 
     def queue_s(self, tier: Tier, now: float) -> float:
         """Seconds until loads from `tier` that are under way here are expected to be over: q."""
@@ -145,6 +197,9 @@ class WorkerView(Struct, frozen=True):
             models={**self.models, name: model},
             on_device=(*others, name) if model.holds_device else others,
             held_bytes=self.held_bytes + _held(model) - (0 if former is None else _held(former)),
+            evictable_bytes=self.evictable_bytes
+            + _evictable(model)
+            - (0 if former is None else _evictable(former)),
             num_used=self.num_used + sum(counts) - (0 if former is None else former.num_used),
         )
 
@@ -153,7 +208,7 @@ class ClusterView(Struct, frozen=True):
     """All connected workers at one moment, `now`.
 
     `holders` are the workers that serve a model, loaded or not. `draw` is a random number from [0, 1), new
-    for each decision.
+    for each decision. `ask` is the request that is placed, and empty where only a model is asked about.
     """
 
     workers: Mapping[WorkerId, WorkerView]
@@ -161,7 +216,13 @@ class ClusterView(Struct, frozen=True):
     times: Times
     now: float = 0.0
     draw: float = 0.0
+    risks: Risks | None = None
+    ask: Ask = Ask()
 
 
 def _held(model: ModelView) -> int:
     return model.info.device_bytes if model.holds_device else 0
+
+
+def _evictable(model: ModelView) -> int:
+    return model.info.device_bytes if model.is_evictable else 0

@@ -6,6 +6,7 @@ from collections.abc import Iterable, KeysView
 from msgspec import Struct
 from msgspec.structs import replace
 
+from godwit.scheduling.ask import Ask
 from godwit.scheduling.events import RequestQueued
 from godwit.types import ModelName, RequestId, WorkerId
 
@@ -25,6 +26,7 @@ class Waiting(Struct, frozen=True):
     avoid: frozenset[WorkerId] = frozenset()
     reason: str | None = None
     was_preempted: bool = False
+    ask: Ask = Ask()
 
     @property
     def not_on(self) -> frozenset[WorkerId]:
@@ -78,6 +80,7 @@ class WaitingLines:
                 now,
                 event.exclude,
                 was_preempted=event.was_preempted,
+                ask=event.ask,
             )
         )
 

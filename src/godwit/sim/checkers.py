@@ -9,7 +9,7 @@ from godwit.errors import GodwitError, ModelNotFoundError, UnavailableError
 from godwit.protocol.entry import Entry
 from godwit.protocol.message import Message
 from godwit.protocol.messages import Tokens
-from godwit.scheduling.policies import free_slot
+from godwit.scheduling.policies import POLICIES, free_slot, start_of
 from godwit.sim.draws import PackedDraws
 from godwit.sim.network import HEAD
 from godwit.sim.situation import PLACEMENT_TIMEOUT_S, Asked
@@ -184,7 +184,7 @@ class Checkers:
         """Nobody waits who could start."""
         control = self._world.head.control
         waiting = control.scheduler.waiting
-        if not waiting or not self._world.head.is_up:
+        if not waiting or not self._world.head.is_up or start_of(POLICIES[control.policy]) is not free_slot:
             return
         view = control.view()
         for one in waiting:

@@ -11,6 +11,7 @@ from godwit.sim.engine import decode_s
 from godwit.sim.notes import Notes
 from godwit.sim.outcome import Answer, Outcome
 from godwit.sim.spec import GPU_JITTER_S, Ask, Run, Stay, WorkerSpec
+from godwit.sim.truth import Truth
 from godwit.sim.world import Life, World
 from godwit.types import RequestId, Sampling, TokenPrompt, WorkerId
 
@@ -72,6 +73,7 @@ class _Simulation:
             self._work.add,
             self._moves.append,
             self._notes,
+            hazards=Truth(run.cluster.workers) if run.head.knows_leaving else None,
         )
 
     def play(self) -> Outcome:
@@ -126,8 +128,9 @@ class _Simulation:
             client.timeout = self._world.loop.after(self._run.timeout_s, client.give_up)
         prompt = TokenPrompt((0,) * ask.num_prompt)
         sampling = Sampling(seed=ask.num_output, max_tokens=UNLIMITED_TOKENS)
+        expected = None if ask.expected_output is None else max(1, round(ask.expected_output))
         for receiver in client.receivers:
-            control.start(receiver.request, ask.model, prompt, sampling, receiver)
+            control.start(receiver.request, ask.model, prompt, sampling, receiver, expected)
 
     def _over(self, _: AskingClient) -> None:
         self._num_open -= 1

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from godwit.costs.choice import MoveCosts
+from godwit.costs.sessions import SessionHazards
 from godwit.costs.startup import StartupTimes
 from godwit.errors import UnavailableError
 from godwit.protocol.entry import MoveRecord
@@ -16,6 +17,7 @@ from godwit.scheduling.policies import policy_named
 from godwit.scheduling.recorder import Recorder
 from godwit.scheduling.scheduler import Scheduler, SchedulerSettings
 from godwit.scheduling.switchboard import Switchboard
+from godwit.scheduling.view import Hazards, Risks
 from godwit.sim.loop import Event, Loop
 from godwit.sim.notes import Notes
 from godwit.sim.spec import Policies
@@ -33,6 +35,7 @@ class SimHead:
         loop: Loop,
         times: StartupTimes,
         costs: MoveCosts,
+        hazards: Hazards,
         notes: Notes,
         send: Callable[[WorkerId, Message], None],
         new_move: Callable[[], MoveId],
@@ -47,19 +50,23 @@ class SimHead:
         self.is_up = True
         self._flush: Event | None = None
         policy = policy_named(settings.policy)
-        waiting = SchedulerSettings(keep_alive_s=settings.keep_alive_s, patience_s=settings.patience_s)
+        waiting = SchedulerSettings(
+            keep_alive_s=settings.keep_alive_s, patience_s=settings.patience_s, early=settings.early
+        )
+        risks = Risks(hazards, settings.stall_s)
+        stays = hazards if isinstance(hazards, SessionHazards) else None
         self.control = Control(
             send=self._send,
             wake=self._wake,
             new_move=new_move,
-            new_scheduler=lambda: Scheduler(policy, times, waiting, draw),
+            new_scheduler=lambda: Scheduler(policy, times, waiting, draw, risks=risks),
             limits=replace(limits, max_failovers=settings.max_failovers),
             move_limits=move_limits,
             placement_timeout_s=settings.placement_timeout_s,
             on_record=on_record,
             now=loop.now,
             policy=settings.policy,
-            recorder=Recorder(times, notes, loop.now, notes),
+            recorder=Recorder(times, notes, loop.now, notes, stays),
             costs=costs,
             method=settings.method,
         )

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from godwit.costs.constants import Constant
 from godwit.costs.known import Constants, PairConstants, ServerConstants
 from godwit.protocol.head import HeadLimits
+from godwit.scheduling.early import EarlySettings, Rule
 from godwit.scheduling.policies import POLICIES
 from godwit.sim.spec import ClusterSpec, HostSpec, ModelSpec, Policies, Rates, WorkerSpec
 from godwit.sim.world import Life
@@ -142,6 +143,8 @@ def situation_of(seed: int, kinds: dict[str, int]) -> Situation:
         tick_s=0.2,
         dead_after_s=1.0,
         max_failovers=dice.integer(3, 8),
+        early=_early(dice) if dice.one_in(3) else None,
+        stall_s=dice.between(0.0, 2.0),
     )
     asks = tuple(sorted((_asked(dice, [*models, extra] if dice.one_in(6) else models) for _ in range(dice.integer(3, 14))), key=lambda ask: ask.at_s))
     faults = [_fault(dice, kinds) for _ in range(dice.integer(0, dice.integer(1, 20)))]
@@ -159,6 +162,12 @@ def situation_of(seed: int, kinds: dict[str, int]) -> Situation:
         cleanup_s=0.0 if dice.one_in(2) else dice.between(0.0, 0.6),
         lump_tokens=1 if dice.one_in(2) else dice.integer(2, 16),
     )
+
+
+def _early(dice: _Dice) -> EarlySettings:
+    rule: Rule = "window" if dice.one_in(2) else "classic"
+    hysteresis_s = dice.between(-1.0, 0.2)  # below 0 they leave for next to nothing
+    return EarlySettings(rule, hysteresis_s, max_hops=3, min_remaining=4, check_s=0.3)
 
 
 def _models(dice: _Dice) -> list[ModelSpec]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from godwit.scheduling.early import EarlySettings
 from godwit.types import ModelName, Tier, WorkerId
 
 GPU_JITTER_S = 0.6
@@ -107,7 +108,8 @@ class ClusterSpec(Struct, frozen=True):
 class Policies(Struct, frozen=True):
     """What the head does: settings of the real one under the same names (`godwit.config`).
 
-    `knows_leaving`: its risks are the truth (the oracle).
+    Requests leave their servers `early` by those rules (None: they do not). How long servers stay is estimated
+    as a `family` of `costs.families`, or with `knows_leaving` it is the truth (the oracle).
     """
 
     policy: str = "live_migration"
@@ -116,6 +118,9 @@ class Policies(Struct, frozen=True):
     patience_s: float = 5.0
     placement_timeout_s: float = 300.0
     tick_s: float = 0.1
+    early: EarlySettings | None = None
+    family: str = "hierarchical"
+    stall_s: float = 5.0
     knows_leaving: bool = False
     dead_after_s: float = 5.0
     max_failovers: int = 5

@@ -8,12 +8,14 @@ from msgspec import Struct
 
 from godwit.costs.choice import MoveCosts
 from godwit.costs.known import Constants
+from godwit.costs.sessions import SessionHazards
 from godwit.costs.startup import StartupTimes
 from godwit.protocol import wire
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.head import HeadLimits
 from godwit.protocol.message import Message
 from godwit.protocol.messages import Alive, Hello, KvPart, Left, PeerMessage, Relayed
+from godwit.scheduling.view import Hazards
 from godwit.sim.draws import Draws
 from godwit.sim.engine import Meter
 from godwit.sim.head import UNLIMITED, SimHead
@@ -74,6 +76,7 @@ class World:
         on_record: Callable[[MoveRecord], None],
         notes: Notes,
         watch: Watch | None = None,
+        hazards: Hazards | None = None,
     ) -> None:
         self.loop = Loop()
         self.workers: dict[WorkerId, SimWorker] = {}
@@ -95,6 +98,7 @@ class World:
         self._former: dict[WorkerId, list[bytes]] = {}
         self.times = StartupTimes()
         self.costs = MoveCosts(life.known)
+        self.hazards = SessionHazards(settings.family) if hazards is None else hazards
         models = self._specs_by_model = {model.name: model for model in cluster.models}
         self.hosts = {host.name: Host(host, models, self.loop) for host in cluster.hosts}
         self._models = {
@@ -239,6 +243,7 @@ class World:
             self.loop,
             self.times,
             self.costs,
+            self.hazards,
             self._notes,
             self._from_head,
             self._new_move,

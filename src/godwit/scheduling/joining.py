@@ -1,0 +1,52 @@
+"""What the scheduler is told of a worker that joins, and of the requests that it has."""
+
+from collections.abc import Iterable
+
+from godwit.protocol.entry import Entry
+from godwit.scheduling.ask import Ask
+from godwit.scheduling.events import Placed, WorkerJoined
+from godwit.scheduling.member import Member
+from godwit.types import ChatPrompt, TokenPrompt
+
+_CHARACTERS_PER_TOKEN = 4
+"""In text that no worker has tokenized yet; good enough for choosing one."""
+
+
+def join_event(member: Member, requests: Iterable[Entry]) -> WorkerJoined:
+    """The worker with what has been placed there."""
+    worker = member.hello.worker
+    here = [entry for entry in requests if worker in (entry.journal.owner, entry.journal.candidate)]
+    return WorkerJoined(
+        worker,
+        member.hello.incarnation,
+        member.hello.slots,
+        member.hello.device_bytes,
+        tuple(member.models.values()),
+        tuple(_placed(one) for one in here if one.journal.owner == worker and not one.is_orphaned),
+        tuple(_placed(one) for one in here if one.moving and one.journal.candidate == worker),
+        tuple(sorted(member.loading)),
+    )
+
+
+def ask_of(entry: Entry) -> Ask:
+    """What is known of a request's size."""
+    return Ask(
+        _num_prompt(entry),
+        len(entry.journal.output_ids),
+        entry.expected_tokens,
+        entry.sampling.max_tokens,
+    )
+
+
+def _placed(entry: Entry) -> Placed:
+    return Placed(entry.request, entry.model, entry.journal.num_tokens, entry.was_preempted, ask_of(entry))
+
+
+def _num_prompt(entry: Entry) -> int:
+    if entry.journal.prompt_ids is not None:
+        return len(entry.journal.prompt_ids)
+    prompt = entry.prompt
+    if isinstance(prompt, TokenPrompt):
+        return len(prompt.ids)
+    texts = (one.content for one in prompt.messages) if isinstance(prompt, ChatPrompt) else (prompt.text,)
+    return sum(len(text) for text in texts) // _CHARACTERS_PER_TOKEN
