@@ -3,8 +3,8 @@
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, TypeVar
 
 import msgspec
 import typer
@@ -12,10 +12,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from godwit.sim.chaos import Played, play_seed
+from godwit.sim.mutations import MUTATIONS, hunt
 
 CHUNK = 25
 """Seeds that a process plays before it tells what came of them."""
 MAX_SHOWN = 20
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -30,6 +33,14 @@ class Report(msgspec.Struct, frozen=True):
     failed: tuple[tuple[int, str], ...]
 
 
+class Found(msgspec.Struct, frozen=True):
+    """After how many seeds a fault of the protocol was found, and by what; None: it was not."""
+
+    mutation: str
+    after_seeds: int | None
+    problem: str | None = None
+
+
 def add_command(sim: typer.Typer) -> None:
     """Add `chaos` to the commands of `godwit sim`."""
     sim.command("chaos")(chaos)
@@ -40,6 +51,9 @@ def chaos(
     first_seed: Annotated[int, typer.Option(min=0, help="The first one's seed; the others follow.")] = 0,
     seed: Annotated[int | None, typer.Option(min=0, help="Only this one.")] = None,
     trace: Annotated[bool, typer.Option("--trace", help="With --seed: print all that happens.")] = False,
+    mutations: Annotated[
+        bool, typer.Option("--mutations", help="Break the protocol on purpose: how soon is it found?")
+    ] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, max=1024, help="Processes at once (as many as there are CPUs).")
     ] = None,
@@ -48,12 +62,14 @@ def chaos(
     """Play clusters with faults at random, and check that nothing is lost, doubled, leaked or stuck."""
     if seed is not None:
         first_seed, seeds = seed, 1
-    if trace:
-        if seed is None:
-            raise typer.BadParameter("it is for one cluster: add --seed", param_hint="--trace")
-        report = _report(first_seed, 1, iter([play_seed(seed, typer.echo)]))
-    else:
-        report = _report(first_seed, seeds, _play(range(first_seed, first_seed + seeds), jobs))
+    if trace and seed is None:
+        raise typer.BadParameter("it is for one cluster: add --seed", param_hint="--trace")
+    all_seeds = range(first_seed, first_seed + seeds)
+    if mutations:
+        _check_mutations(all_seeds, jobs, as_json=as_json)
+        return
+    results = iter([play_seed(first_seed, typer.echo)]) if trace else _play(all_seeds, jobs)
+    report = _report(all_seeds, results)
     if as_json:
         typer.echo(msgspec.json.encode(report))
     else:
@@ -64,7 +80,7 @@ def chaos(
         raise typer.Exit(1)
 
 
-def _report(first_seed: int, seeds: int, results: Iterator[Played]) -> Report:
+def _report(seeds: range, results: Iterator[Played]) -> Report:
     counts: Counter[str] = Counter()
     events, virtual_s, failed = 0, 0.0, []
     for played in results:
@@ -73,11 +89,10 @@ def _report(first_seed: int, seeds: int, results: Iterator[Played]) -> Report:
         virtual_s += played.end_s
         if played.problem is not None:
             failed.append((played.seed, played.problem))
-    failed.sort()
     return Report(
-        seeds,
+        len(seeds),
         len(failed),
-        first_seed,
+        seeds.start,
         events,
         round(virtual_s, 1),
         dict(sorted(counts.items())),
@@ -85,28 +100,55 @@ def _report(first_seed: int, seeds: int, results: Iterator[Played]) -> Report:
     )
 
 
-def _play(seeds: range, jobs: int | None) -> Iterator[Played]:
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    chunks = [seeds[first : first + CHUNK] for first in range(0, len(seeds), CHUNK)]
-    # Spawned, since a fork would copy the progress bar's thread in the middle of what it does.
-    context = multiprocessing.get_context("spawn")
-    with (
-        Progress(*columns, console=console, disable=not console.is_terminal) as progress,
-        context.Pool(min(jobs or os.cpu_count() or 1, len(chunks))) as pool,
-    ):
-        bar = progress.add_task("seeds", total=len(seeds))
-        for results in pool.imap(play_seeds, chunks):
-            progress.advance(bar, len(results))
-            yield from results
-
-
-def play_seeds(seeds: range) -> list[Played]:
-    """What a process does."""
-    return [play_seed(seed) for seed in seeds]
-
-
 def _show(report: Report) -> None:
     typer.echo(f"{report.seeds} seeds, {report.failures} failures, {report.events} events")
     for kind, number in report.counts.items():
         typer.echo(f"  {kind:28} {number}")
+
+
+def _play(seeds: range, jobs: int | None) -> Iterator[Played]:
+    chunks = [seeds[first : first + CHUNK] for first in range(0, len(seeds), CHUNK)]
+    for results in _in_processes(_play_chunk, chunks, jobs, "seeds"):
+        yield from results
+
+
+def _play_chunk(seeds: range) -> list[Played]:
+    return [play_seed(seed) for seed in seeds]
+
+
+def _check_mutations(seeds: range, jobs: int | None, *, as_json: bool) -> None:
+    found = list(_in_processes(_hunt, [(name, seeds) for name in MUTATIONS], jobs, "mutations"))
+    if as_json:
+        typer.echo(msgspec.json.encode({"mutations": found}))
+    else:
+        for one in found:
+            after = "not found" if one.after_seeds is None else f"{one.after_seeds} seeds"
+            typer.echo(f"{one.mutation:36} {after:12} {one.problem or ''}")
+    if any(one.after_seeds is None for one in found):
+        raise typer.Exit(1)
+
+
+def _hunt(task: tuple[str, range]) -> Found:
+    name, seeds = task
+    result = hunt(name, seeds)
+    return Found(name, None) if result is None else Found(name, result[0], result[1].problem)
+
+
+def _in_processes(work: Callable[[T], R], tasks: Sequence[T], jobs: int | None, what: str) -> Iterator[R]:
+    """What comes of all tasks, in their order; a single one is done in this process."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    num_processes = min(jobs or os.cpu_count() or 1, len(tasks))
+    if num_processes == 1:
+        yield from map(work, tasks)
+        return
+    # Spawned, since a fork would copy the progress bar's thread in the middle of what it does.
+    context = multiprocessing.get_context("spawn")
+    with (
+        Progress(*columns, console=console, disable=not console.is_terminal) as progress,
+        context.Pool(num_processes) as pool,
+    ):
+        bar = progress.add_task(what, total=len(tasks))
+        for result in pool.imap(work, tasks):
+            progress.advance(bar)
+            yield result

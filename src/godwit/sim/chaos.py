@@ -42,7 +42,7 @@ def play_seed(seed: int, write: Write | None = None) -> Played:
 
 def play(situation: Situation, write: Write | None = None) -> Played:
     """One situation, played to its end."""
-    chaos = _Chaos(situation, write)
+    chaos = Chaos(situation, write)
     problem = None
     try:
         chaos.play()
@@ -52,16 +52,16 @@ def play(situation: Situation, write: Write | None = None) -> Played:
     return Played(situation.seed, problem, chaos.num_events, chaos.end_s, dict(chaos.counts()))
 
 
-class _Chaos:
+class Chaos:
     """One world with its clients, faults and checkers; looks on at everything that happens (`world.Watch`)."""
 
-    def __init__(self, situation: Situation, write: Write | None) -> None:
+    def __init__(self, situation: Situation, write: Write | None = None) -> None:
         self._situation = situation
-        self._clients: dict[RequestId, CheckingClient] = {}
+        self.clients: dict[RequestId, CheckingClient] = {}
         self._records: list[MoveRecord] = []
-        self._trace = None if write is None else Trace(lambda: self._world.loop.now_s, write)
+        self._trace = None if write is None else Trace(lambda: self.world.loop.now_s, write)
         self._notes = TracedNotes(self._trace)
-        self._world = World(
+        self.world = World(
             situation.cluster,
             situation.settings,
             situation.life(),
@@ -72,40 +72,49 @@ class _Chaos:
             self._notes,
             self,
         )
-        self._world.relayed.update(situation.relayed)
-        self._checkers = Checkers(self._world, self._clients)
-        self._faults = Faults(self._world, situation.faults, self._running, self._cancel, self.says)
+        self.world.relayed.update(situation.relayed)
+        self.checkers = Checkers(self.world, self.clients)
+        self._faults = Faults(self.world, situation.faults, self._running, self._cancel, self.says)
 
     @property
     def num_events(self) -> int:
-        return self._world.loop.num_events
+        return self.world.loop.num_events
 
     @property
     def end_s(self) -> float:
-        return self._world.loop.now_s
+        return self.world.loop.now_s
 
     def play(self) -> None:
         """Let everything befall it, then let it come to rest. BrokenError where something must not be."""
-        world, loop = self._world, self._world.loop
+        self.begin()
+        self.run_until(LAST_FAULT_S)
+        self.settle()
+
+    def begin(self) -> None:
+        """Let the workers join, and plan what clients ask for."""
+        world = self.world
         for spec, skew_s in zip(world.specs.values(), self._situation.skews_s, strict=True):
             world.join(spec.name, skew_s)
         for number, asked in enumerate(self._situation.asks):
             request = RequestId(f"r{number}")
-            loop.at(asked.at_s, lambda request=request, asked=asked: self._ask(request, asked))  # type: ignore[misc]
-        self._run_until(LAST_FAULT_S)
+            world.loop.at(asked.at_s, lambda request=request, asked=asked: self._ask(request, asked))  # type: ignore[misc]
+
+    def settle(self) -> None:
+        """End all faults, bring back who is gone, and let things run until they rest."""
+        world = self.world
         self._faults.end()
         self.says("!", "no more faults")
         for name, worker in world.workers.items():
             if not worker.is_up:
                 world.join(name)
-        end_s = LAST_FAULT_S + REST_AFTER_S
+        end_s = world.loop.now_s + REST_AFTER_S
         why: str | None = "it has just ended"
         while why is not None:
-            if loop.now_s > end_s:
+            if world.loop.now_s > end_s:
                 raise BrokenError(f"no rest after {REST_AFTER_S:g} s: {why}")
-            self._run_until(loop.now_s + 0.5)
-            why = self._checkers.why_no_rest()
-        self._checkers.check_at_rest()
+            self.run_until(world.loop.now_s + 0.5)
+            why = self.checkers.why_no_rest()
+        self.checkers.check_at_rest()
 
     def counts(self) -> Counter[str]:
         """What happened, by kind."""
@@ -117,15 +126,16 @@ class _Chaos:
                 counts["failover"] += 1
             else:
                 counts[f"move {record.outcome} {record.method}"] += 1
-        for client in self._clients.values():
+        for client in self.clients.values():
             counts[f"request {client.outcome}"] += 1
             counts["tokens"] += client.num_tokens
         for kind, number in self._notes.kinds.items():
             counts[f"decision {kind}"] += number
         return counts
 
-    def _run_until(self, end_s: float) -> None:
-        loop, after_event = self._world.loop, self._checkers.after_event
+    def run_until(self, end_s: float) -> None:
+        """Let everything happen that is due by then, and check after each event."""
+        loop, after_event = self.world.loop, self.checkers.after_event
         while loop.next_s <= end_s:
             loop.step()
             after_event()
@@ -134,33 +144,33 @@ class _Chaos:
         loop.now_s = end_s
 
     def _ask(self, request: RequestId, asked: Asked) -> None:
-        if not self._world.head.is_up:
+        if not self.world.head.is_up:
             return
-        client = CheckingClient(request, asked, _DRAWS, self._world.loop.now_s, self._checkers.justify)
-        self._clients[request] = client
+        client = CheckingClient(request, asked, _DRAWS, self.world.loop.now_s, self.checkers.justify)
+        self.clients[request] = client
         self.says("client", f"{request} asks for up to {asked.max_tokens} tokens of {asked.model}")
-        self._world.head.control.start(
+        self.world.head.control.start(
             request, asked.model, TokenPrompt(client.prompt), client.sampling, client
         )
 
     def _cancel(self, request: RequestId) -> None:
-        client = self._clients[request]
-        self._world.head.control.cancel(request)
+        client = self.clients[request]
+        self.world.head.control.cancel(request)
         if client.outcome is None:
             client.outcome = "cancelled"
 
     def _running(self) -> list[RequestId]:
-        return [entry.request for entry in self._world.head.control.requests]
+        return [entry.request for entry in self.world.head.control.requests]
 
     # --- Watch ----------------------------------------------------------------------------------------------
 
     def arrives(self, sender: WorkerId, receiver: WorkerId, message: Message) -> None:
         if self._trace is not None:
             self._trace.message(sender, receiver, message)
-        self._checkers.arrives(sender, receiver, message)
+        self.checkers.arrives(sender, receiver, message)
 
     def was_taken(self, sender: WorkerId, receiver: WorkerId, message: Message) -> None:
-        self._checkers.was_taken()
+        self.checkers.was_taken()
         self._faults.was_taken(sender, receiver, message)
 
     def linked(self, worker: WorkerId) -> None:
