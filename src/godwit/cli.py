@@ -16,6 +16,7 @@ from godwit import (
     __version__,
     cli_bench,
     cli_calibrate,
+    cli_chaos,
     cli_costs,
     cli_demo,
     cli_models,
@@ -289,6 +290,7 @@ cli_calibrate.add_commands(app)
 cli_costs.add_commands(app)
 cli_models.add_commands(app)
 cli_sim.add_commands(app)
+cli_chaos.add_command(cli_sim.sim)
 
 
 def main() -> None:
