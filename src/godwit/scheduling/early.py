@@ -108,6 +108,8 @@ class EarlyMoves:
             places = {name: places[name] for name in prospects.best(who, MAX_PLACES)}
             prospects = Prospects(model, places, self._times, self._risks, now)
         saved_s = stay_s[:, None] - prospects.move_s(who, self._settings.rule)
+        # One that is only quicker elsewhere leaves nothing early, and is as likely to be lost there.
+        saved_s = np.where(prospects.is_safer(who), saved_s, -np.inf)
         yield from self._ordered(model, who, prospects, saved_s)
 
     def _places(self, model: ModelName) -> dict[WorkerId, Choice]:

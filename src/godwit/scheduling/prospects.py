@@ -115,6 +115,17 @@ class Prospects:
         is_there = np.array([one == other for one, other in zip(sources, targets, strict=True)])
         return np.where(is_there, np.inf, costs).reshape(num_requests, num_places)
 
+    def is_safer(self, who: Staying) -> npt.NDArray[np.bool_]:
+        """Whether each request (rows) would more likely be done without a loss at each place (columns)."""
+        num_places, num_requests = len(self.names), len(who.requests)
+        stays = self._survival(who.workers)((who.remaining * who.token_s)[:, None])
+        window_s = (self._load_s + self._move.at(who.context[:, None])).ravel()
+        leaves_s = window_s + (who.remaining[:, None] * self._token_s).ravel()
+        sources = [worker for worker in who.workers for _ in self.names]
+        until = self._survival(sources)(window_s[:, None]).reshape(num_requests, num_places)
+        there = self._survival(self.names * num_requests)(leaves_s[:, None])
+        return np.asarray(until * there.reshape(num_requests, num_places) > stays)
+
     def leaves_within(self, worker: WorkerId, seconds: float) -> float:
         """The probability."""
         return 1 - float(self._survival([worker])(np.array([[seconds]]))[0, 0])

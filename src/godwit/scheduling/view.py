@@ -84,8 +84,10 @@ class Running(Struct, frozen=True, gc=False):
     ask: Ask = Ask()
 
     def context_tokens(self, now: float, token_s: float) -> float:
-        """t_in + t_out, with t_out = d/t: nobody is asked how far it is."""
-        return self.num_tokens + (0.0 if self.at_s is None else max(0.0, now - self.at_s) / token_s)
+        """t_in + t_out, with t_out = d/t: nobody is asked how far it is. Before it is accepted, as asked."""
+        if self.at_s is None:
+            return max(self.num_tokens, self.ask.context_tokens)
+        return self.num_tokens + max(0.0, now - self.at_s) / token_s
 
     def output_tokens(self, now: float, token_s: float) -> float:
         """t_out alone; 0 as long as the prompt's length is unknown."""

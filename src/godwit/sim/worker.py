@@ -178,7 +178,7 @@ class SimWorker:
 
     def _lump(self) -> int:
         # A move needs each token as it is drawn.
-        return 1 if self.requests.num_moves else self._lump_tokens
+        return 1 if self.requests.num_open_moves else self._lump_tokens
 
     def _rates(self, model: ModelName) -> Rates:
         return self.spec.model_rates.get(model, self.spec.rates)
@@ -199,7 +199,7 @@ class SimWorker:
 
     def _watch(self) -> None:
         """Let deadlines pass, as long as there are any."""
-        if self._timer is None and self.requests.num_moves and self.is_up:
+        if self._timer is None and self.requests.num_open_moves and self.is_up:
             self._timer = self._loop.after(TICK_S, self._tick)
 
     def _tick(self) -> None:
