@@ -1,4 +1,4 @@
-"""`godwit bench scheduler` and `bench contention`: what deciding costs, and what comes of each policy."""
+"""`godwit bench scheduler`, `contention`, `sim`: what deciding and simulating cost, what comes of a policy."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +14,7 @@ from godwit.bench.contention import run_contention
 from godwit.bench.contention_report import ContentionReport
 from godwit.bench.contention_scene import Emulated, Load, Scene, open_stage, read_questions
 from godwit.bench.scheduler import SchedulerOptions, SchedulerReport, run_scheduler
+from godwit.bench.simulator import SimulatorOptions, SimulatorReport, run_simulator
 from godwit.scheduling.policies import POLICIES, policy_named
 from godwit.traces import data_folder
 
@@ -32,6 +33,7 @@ def add_commands(bench: typer.Typer) -> None:
     """Add the benchmarks of scheduling to `bench`."""
     bench.command()(scheduler)
     bench.command()(contention)
+    bench.command("sim")(simulator)
 
 
 def scheduler(
@@ -54,6 +56,28 @@ def scheduler(
         print(msgspec.json.encode(report).decode())
     else:
         _show_scheduler(report)
+
+
+def simulator(
+    servers: Annotated[int, typer.Option(min=2, max=10_000, help="Servers of the largest cluster.")] = 1000,
+    requests: Annotated[int, typer.Option(min=100, max=10_000_000, help="In each run.")] = 20_000,
+    grain: Annotated[
+        int, typer.Option(min=1, max=256, help="Real tokens that one simulated token stands for.")
+    ] = 16,
+    repeat: Annotated[int, typer.Option(min=1, max=100, help="Runs of each size.")] = 3,
+    seed: Seed = 1,
+    as_json: Json = False,
+) -> None:
+    """Events and requests that are simulated per second of one core, from 10 to 1,000 servers."""
+    options = SimulatorOptions(servers, requests, grain, repeat, seed)
+    with Console(stderr=True).status("making a cluster") as status:
+        report = run_simulator(options, status.update)
+    if as_json:
+        print(msgspec.json.encode(report).decode())
+    else:
+        _show_simulator(report)
+    if any(row.problems for row in report.rows):
+        raise typer.Exit(1)
 
 
 def contention(
@@ -92,6 +116,22 @@ def contention(
         _show_contention(report)
     if report.num_errors:
         raise typer.Exit(1)
+
+
+def _show_simulator(report: SimulatorReport) -> None:
+    table = Table(title=f"one simulated token stands for {report.rows[0].grain}", box=SIMPLE)
+    for name in ("servers", "requests", "events/s", "requests/s", "range", "virtual s a second"):
+        table.add_column(name, justify="right")
+    for row in report.rows:
+        table.add_row(
+            str(row.servers),
+            str(row.requests),
+            f"{row.events_per_s:.0f}",
+            f"{row.requests_per_s:.0f}",
+            f"{row.requests_per_s_low:.0f}-{row.requests_per_s_high:.0f}",
+            f"{row.virtual_over_cpu:.1f}",
+        )
+    Console().print(table)
 
 
 def _show_contention(report: ContentionReport) -> None:
