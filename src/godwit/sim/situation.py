@@ -30,7 +30,28 @@ KNOWN = Constants(
     ServerConstants(Constant(2000.0), Constant(0.0), kv_bytes_per_token=Constant(100.0)),
 )
 """Shipping and computing a token take equally long, so that a split has two halves."""
-ON = ["Accepted", "Append", "Commit", "InDoubt", "Keep", "KvPart", "KvWanted", "Leave", "Load", "Migrate", "Migrated", "ModelChanged", "Prepare", "Prepared", "Release", "Resume", "Resumed", "Submit", "Tokens", "Unload"]
+ON = [
+    "Accepted",
+    "Append",
+    "Commit",
+    "InDoubt",
+    "Keep",
+    "KvPart",
+    "KvWanted",
+    "Leave",
+    "Load",
+    "Migrate",
+    "Migrated",
+    "ModelChanged",
+    "Prepare",
+    "Prepared",
+    "Release",
+    "Resume",
+    "Resumed",
+    "Submit",
+    "Tokens",
+    "Unload",
+]
 """Messages that something may befall the cluster right after."""
 _ROUNDS = ("Append", "Commit", "KvPart", "KvWanted", "Resume", "Resumed")
 AFTER = {
