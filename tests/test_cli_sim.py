@@ -1,6 +1,11 @@
 """`godwit sim` at the command line."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -63,3 +68,31 @@ def test_a_picture_needs_a_known_format(own: str) -> None:
     result = _godwit(own, "--plot", "out.bla")
     assert result.exit_code == 2
     assert "--plot" in result.output
+
+
+def test_ctrl_c_ends_everything_at_once(own: str) -> None:
+    words = (own, "--set", "workload.minutes=100000", "--jobs", "2")
+    with subprocess.Popen(
+        [sys.executable, "-m", "godwit", "sim", *words], stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        deadline = time.monotonic() + 60
+        while len(children.read_text().split()) < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        # To the whole group, as a terminal does.
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    deadline = time.monotonic() + 10
+    while _is_there(process.pid):
+        assert time.monotonic() < deadline, "some of its processes go on"
+        time.sleep(0.05)
+
+
+def _is_there(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -17,13 +17,14 @@ from typer.core import TyperGroup
 from godwit.cli_sim_tables import show_report
 from godwit.figure3.plot import check_plot
 from godwit.scenarios.plan import Cell, Options, Row, Sweep, plan, rows_of, tasks_of
-from godwit.scenarios.play import RunFailedError, Task, ignore_interrupts, play
+from godwit.scenarios.play import RunFailedError, Task, play
 from godwit.scenarios.plot import save_plot
 from godwit.scenarios.read import names, parse_assignment, read_raw, scenario_of
 from godwit.scenarios.report import make_report
 from godwit.sim.metrics import Metrics
 
 _RUN = "run"
+_FILE_COLUMNS = 120
 
 
 class _Group(TyperGroup):
@@ -106,7 +107,9 @@ def run(
     if as_json:
         typer.echo(msgspec.json.encode(report))
     else:
-        show_report(Console(), report)
+        console = Console()
+        # In a file there is no edge of a screen.
+        show_report(console if console.is_terminal else Console(width=_FILE_COLUMNS), report)
 
 
 def _rows(cells: list[Cell], options: Options, jobs: int | None) -> list[Row]:
@@ -120,7 +123,7 @@ def _play(tasks: list[Task], jobs: int) -> list[Metrics]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # Spawned, since a fork would copy the progress bar's thread in the middle of what it does.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, context, initializer=ignore_interrupts)
+    pool = ProcessPoolExecutor(jobs, context)
     try:
         with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
             bar = progress.add_task("simulating", total=len(tasks))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from math import isnan
+from typing import Literal
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -39,7 +40,8 @@ def _show(console: Console, title: str, rows: Iterable[dict[str, str]]) -> None:
         return
     table = Table(title=title, box=SIMPLE, padding=(0, 1), title_justify="left")
     for name in lines[0]:
-        table.add_column(name, justify="left" if name in _TEXTS else "right", no_wrap=name == "policy")
+        justify: Literal["left", "right"] = "left" if name in _TEXTS else "right"
+        table.add_column(name, justify=justify, no_wrap=name == "policy", overflow="fold")
     for line in lines:
         table.add_row(*line.values())
     console.print(table)

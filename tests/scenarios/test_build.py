@@ -44,6 +44,17 @@ def test_a_change_of_one_thing_leaves_the_draws_of_others() -> None:
     assert [ask.model for ask in before.asks] != [ask.model for ask in after.asks]
 
 
+def test_bursts_of_each_model() -> None:
+    together, each = (
+        _run(("workload.rate_per_s", 5)),
+        _run(("workload.rate_per_s", 5), ("workload.bursts", "each")),
+    )
+    times = [ask.at_s for ask in each.asks]
+    assert times == sorted(times)
+    assert len(times) == len(together.asks)
+    assert sorted(ask.model for ask in each.asks) == sorted(ask.model for ask in together.asks)
+
+
 def test_hosts_and_workers() -> None:
     cluster = _run(("machines.box.devices", 4), ("models.m.devices", 2), ("machines.box.slots", 3)).cluster
     assert [host.name for host in cluster.hosts] == ["box-1", "box-2"]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from godwit.sim.spec import Ask
 from godwit.sim.workload import (
+    arrivals_each_s,
     arrivals_s,
     choices,
     estimates,
@@ -61,6 +62,19 @@ def test_scaled_arrivals_keep_their_bursts() -> None:
     gaps = np.diff(arrivals_s(np.random.default_rng(1), 100.0, 4.0, 5000.0))
     assert gaps.mean() == pytest.approx(0.01, rel=0.02)
     assert gaps.std() / gaps.mean() == pytest.approx(4.0, rel=0.03)
+
+
+def test_each_model_has_bursts_of_its_own() -> None:
+    rng = np.random.default_rng(1)
+    chosen = rng.integers(0, 20, 20_000)
+    times = arrivals_each_s(rng, chosen, 8.0, 1000.0)
+    for model in (0, 7):
+        own = np.diff(times[chosen == model])
+        assert (own >= 0).all()
+        assert own.std() / own.mean() > 4
+    # Halves of the time are more alike than those of one process.
+    halves = [(times[chosen == model] < 500).mean() for model in range(20)]
+    assert abs((times < 500).mean() - 0.5) < np.std(halves)
 
 
 def test_popularity() -> None:

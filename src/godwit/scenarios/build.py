@@ -15,6 +15,7 @@ from godwit.sim.spec import Ask, ClusterSpec, HostSpec, ModelSpec, Policies, Rat
 from godwit.sim.workload import (
     Floats,
     Ints,
+    arrivals_each_s,
     arrivals_s,
     choices,
     estimates,
@@ -92,10 +93,13 @@ def _settings(scenario: Scenario, head: Head) -> Policies:
 def _asks(scenario: Scenario, num_replicas: int, seed: int, data: Path) -> tuple[Ask, ...]:
     workload = scenario.workload
     model = scenario.models[workload.model]
-    times_s, tokens = _load(workload, seed, data)
-    shares = popularity(model.copies, workload.exponent)
     names = _names(workload, model)
-    chosen = choices(_rng(seed, Stream.MODELS), shares, len(times_s))
+    times_s, tokens = _load(workload, seed, data)
+    chosen = choices(_rng(seed, Stream.MODELS), popularity(model.copies, workload.exponent), len(times_s))
+    if workload.rate_per_s is not None and workload.bursts == "each":
+        each_s = arrivals_each_s(_rng(seed, Stream.TIMES), chosen, workload.cv, workload.minutes * 60)
+        order = np.argsort(each_s, kind="stable")
+        times_s, chosen = each_s[order], chosen[order]
     expected = None
     if workload.estimate_sigma is not None:
         expected = estimates(_rng(seed, Stream.ESTIMATES), tokens[:, 1], workload.estimate_sigma)

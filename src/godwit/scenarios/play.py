@@ -3,8 +3,9 @@
 import json
 import shlex
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, as_completed
+from contextlib import contextmanager
 
 from msgspec import Struct
 
@@ -54,24 +55,29 @@ def play_one(task: Task) -> Metrics:
 def play(tasks: Sequence[Task], executor: Executor, done: Callable[[], None] = lambda: None) -> list[Metrics]:
     """All tasks' figures, in their order; `done` is called after each one.
 
-    RunFailedError names the task that failed first; what has not begun by then does not begin any more.
+    RunFailedError names the task that failed first; the others are still with the executor then.
     """
-    futures = [executor.submit(play_one, task) for task in tasks]
+    with _interrupts_held_back():
+        futures = [executor.submit(play_one, task) for task in tasks]
     numbers = {future: number for number, future in enumerate(futures)}
-    try:
-        for future in as_completed(futures):
-            if (problem := future.exception()) is not None:
-                raise _failure(tasks[numbers[future]], problem) from problem
-            done()
-    finally:
-        for future in futures:
-            future.cancel()
+    for future in as_completed(futures):
+        if (problem := future.exception()) is not None:
+            raise _failure(tasks[numbers[future]], problem) from problem
+        done()
     return [future.result() for future in futures]
 
 
-def ignore_interrupts() -> None:
-    """For the processes: Ctrl-C reaches them too, and only their parent shall answer it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Processes that begin here are deaf to Ctrl-C, which a terminal sends to them too: their parent ends them.
+
+    They have it from their first instruction on, and the parent hears what came meanwhile a moment later.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _failure(task: Task, problem: BaseException) -> GodwitError:

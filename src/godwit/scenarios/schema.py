@@ -109,16 +109,18 @@ class Workload(Section, frozen=True, kw_only=True):
     """Requests for the copies of `model`, as popular as 1/rank^`exponent`.
 
     Lengths are those of `source`. With a `rate_per_s` arrivals are Gamma gaps with this `cv` for `minutes`;
-    without one the times are the source's too (`speed_up` times as fast, the first `minutes`). Of these, what
-    is asked in the first `warm_up_minutes` is not counted. Requests of more than `max_tokens`, prompt and
-    output, are left out of the lengths to draw from, and cut when they are replayed. Clients guess their
-    outputs with an error of lognormal(0, `estimate_sigma`); without it they say nothing.
+    `bursts` are of all requests together, or each copy has its own. Without a rate the times are the source's
+    too (`speed_up` times as fast, the first `minutes`). What is asked in the first `warm_up_minutes` is not
+    counted. Requests of more than `max_tokens`, prompt and output, are left out of the lengths to draw from,
+    and cut when they are replayed. Clients guess their outputs with an error of
+    lognormal(0, `estimate_sigma`); without it they say nothing.
     """
 
     model: str
     source: Sources
     rate_per_s: Positive | None = None
     cv: NotNegative = 1.0
+    bursts: Literal["together", "each"] = "together"
     minutes: Positive = 60.0
     warm_up_minutes: NotNegative = 0.0
     speed_up: Positive = 1.0

@@ -31,13 +31,34 @@ def gamma_gaps_s(rng: Generator, count: int, rate_per_s: float, cv: float) -> Fl
 
 
 def arrivals_s(rng: Generator, rate_per_s: float, cv: float, seconds: float) -> Floats:
-    """Times of exactly round(rate · seconds) arrivals within [0, seconds), in order.
+    """Times of exactly round(rate · seconds) arrivals within [0, seconds), in order; see `spread_s`.
+
+    ValueError for a rate that is not above 0.
+    """
+    if not rate_per_s > 0:
+        raise ValueError(f"a rate is above 0, not {rate_per_s}")
+    return spread_s(rng, round(rate_per_s * seconds), cv, seconds)
+
+
+def arrivals_each_s(rng: Generator, chosen: Ints, cv: float, seconds: float) -> Floats:
+    """A time for each request, where those for one model (by `chosen`) are a process of their own.
+
+    A burst is then for one model, and bursts of several models come together by chance only.
+    """
+    times_s = np.empty(len(chosen))
+    for model in np.unique(chosen):
+        its = chosen == model
+        times_s[its] = spread_s(rng, int(its.sum()), cv, seconds)
+    return times_s
+
+
+def spread_s(rng: Generator, count: int, cv: float, seconds: float) -> Floats:
+    """Times of so many arrivals within [0, seconds), in order.
 
     They are Gamma gaps whose sum is scaled to `seconds`, which is what such gaps are given their sum. Without
     that, a few minutes of a bursty process would have anything from none to several times the wanted load.
     """
-    count = round(rate_per_s * seconds)
-    gaps_s = gamma_gaps_s(rng, count + 1, rate_per_s, cv)
+    gaps_s = gamma_gaps_s(rng, count + 1, 1.0, cv)
     total_s = gaps_s.sum()
     if not total_s > 0:
         raise ValueError(f"a cv of {cv} is too bursty for {count} arrivals: all would come at once")
