@@ -16,11 +16,13 @@ from godwit import (
     __version__,
     cli_bench,
     cli_calibrate,
+    cli_chaos,
     cli_costs,
     cli_demo,
     cli_models,
     cli_run,
     cli_settings,
+    cli_sim,
     cli_tables,
 )
 from godwit.client import AdminClient, ClusterStatus, Estimates, WorkerStatus, decode, move_record
@@ -287,6 +289,8 @@ cli_bench.add_commands(app)
 cli_calibrate.add_commands(app)
 cli_costs.add_commands(app)
 cli_models.add_commands(app)
+cli_sim.add_commands(app)
+cli_chaos.add_command(cli_sim.sim)
 
 
 def main() -> None:

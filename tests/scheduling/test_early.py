@@ -6,7 +6,7 @@ from godwit.costs.constants import Constant
 from godwit.costs.known import Constants, ServerConstants
 from godwit.costs.startup import StartupTimes
 from godwit.scheduling.ask import Ask
-from godwit.scheduling.early import EarlySettings, Rule
+from godwit.scheduling.early import EarlySettings
 from godwit.scheduling.events import (
     Decision,
     DrainRequested,
@@ -18,6 +18,7 @@ from godwit.scheduling.events import (
     WorkerJoined,
 )
 from godwit.scheduling.policies import hazard
+from godwit.scheduling.prospects import Rule
 from godwit.scheduling.scheduler import Scheduler, SchedulerSettings
 from godwit.scheduling.view import Hazards, Risks
 from godwit.types import ModelName, RequestId, WorkerId

@@ -88,6 +88,11 @@ class DestinationMoves:
     def __len__(self) -> int:
         return len(self._by_move)
 
+    @property
+    def sequences(self) -> list[RequestId]:
+        """The engine's names of those that hold a slot."""
+        return [m.running.sequence for m in self._by_move.values() if m.running is not None]
+
     def num_reserved(self, model: ModelName) -> int:
         """Slots of `model` promised to moves whose first round has not come."""
         waiting = DestinationState.PREPARED

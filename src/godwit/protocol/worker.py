@@ -90,6 +90,11 @@ class WorkerRequests:
     def num_moves(self) -> int:
         return len(self._outgoing) + len(self._incoming)
 
+    @property
+    def sequences(self) -> set[RequestId]:
+        """The engines' names of all that holds a slot here: what runs, and what moves here."""
+        return {*self._by_sequence, *self._incoming.sequences}
+
     def on_head(self, message: RequestOrder) -> None:
         """Do what the head ordered about a request or a move."""
         match message:

@@ -125,6 +125,11 @@ class Scheduler:
         """The cluster as the scheduler sees it."""
         return self._ledger.snapshot(self._times, self._risks)
 
+    @property
+    def waiting(self) -> list[Waiting]:
+        """The requests that have no place."""
+        return self._lines.all
+
     def _take(self, event: Event) -> list[Decision]:
         match event:
             case Batch(events):

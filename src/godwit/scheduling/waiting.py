@@ -50,6 +50,11 @@ class WaitingLines:
         """Those that somebody waits for."""
         return self._lines.keys()
 
+    @property
+    def all(self) -> list[Waiting]:
+        """All who are in line."""
+        return [one for line in self._lines.values() for one in line]
+
     def by_age(self, models: Iterable[ModelName]) -> list[list[Waiting]]:
         """A copy of each of these models' lines, the one whose first has waited longest first."""
         lines = (line[:] for model in models if (line := self._lines.get(model)))
@@ -122,7 +127,7 @@ class WaitingLines:
 
     def expired(self, now: float) -> list[Waiting]:
         """Those in line whose deadline has come."""
-        return [one for line in self._lines.values() for one in line if one.deadline <= now]
+        return [one for one in self.all if one.deadline <= now]
 
     def _insert(self, waiting: Waiting) -> None:
         self._known[waiting.request] = waiting

@@ -1,6 +1,7 @@
 """What a modelled engine draws, and what stands for its KV."""
 
 import hashlib
+from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -63,6 +64,29 @@ class HashedDraws:
         return output, "length"
 
 
+class PackedDraws(HashedDraws):
+    """The same with a hash that is ten times as quick, for worlds of which there are thousands.
+
+    A request that ignores the end of the sequence has no end before its last token, so that an engine may draw
+    several of its tokens at once.
+    """
+
+    def token(self, tokens: Sequence[TokenId], num_prompt: int, sampling: Sampling) -> Token | None:  # noqa: ARG002 -- part of the contract
+        packed = array("q", (sampling.seed, *tokens)).tobytes()
+        number = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest())
+        if number % _ONE_END_IN == 0 and not sampling.ignore_eos:
+            return None
+        return _PACKED[number % NUM_VOCAB]
+
+    def num_certain(self, num_output: int, sampling: Sampling) -> int:
+        return max(0, sampling.max_tokens - num_output) if sampling.ignore_eos else 0
+
+    def kv(self, tokens: Sequence[TokenId], kv: KvRange) -> bytearray:
+        packed = array("q", (kv.first, *tokens[: kv.last])).tobytes()
+        return bytearray(hashlib.shake_128(packed).digest((kv.last - kv.first) * KV_BYTES_PER_TOKEN))
+
+
+_PACKED = tuple(Token(number, piece(number)) for number in range(NUM_VOCAB))
 _COUNTED = tuple(Token(number, b"") for number in range(128))
 
 

@@ -92,6 +92,11 @@ class ModelledEngine:
         return bool(self._commands) and not self._is_closed
 
     @property
+    def num_commands(self) -> int:
+        """How many wait for the next step."""
+        return len(self._commands)
+
+    @property
     def generating(self) -> list[RequestId]:
         """The sequences that draw tokens now."""
         return [name for name, one in self._sequences.items() if one.is_generating and not one.is_ended]

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from godwit.costs.choice import MoveCosts
 from godwit.costs.sessions import SessionHazards
 from godwit.costs.startup import StartupTimes
@@ -39,14 +41,16 @@ class SimHead:
         new_move: Callable[[], MoveId],
         draw: Callable[[], float],
         on_record: Callable[[MoveRecord], None],
+        limits: HeadLimits,
+        move_limits: MoveLimits,
     ) -> None:
         self._loop = loop
         self._tick_s = settings.tick_s
         self._send_link = send
-        self._is_up = True
+        self.is_up = True
         self._flush: Event | None = None
         policy = policy_named(settings.policy)
-        limits = SchedulerSettings(
+        waiting = SchedulerSettings(
             keep_alive_s=settings.keep_alive_s, patience_s=settings.patience_s, early=settings.early
         )
         risks = Risks(hazards, settings.stall_s)
@@ -55,11 +59,9 @@ class SimHead:
             send=self._send,
             wake=self._wake,
             new_move=new_move,
-            new_scheduler=lambda: Scheduler(policy, times, limits, draw, risks=risks),
-            limits=HeadLimits(
-                max_queued=UNLIMITED, max_running=UNLIMITED, max_failovers=settings.max_failovers
-            ),
-            move_limits=MoveLimits(),
+            new_scheduler=lambda: Scheduler(policy, times, waiting, draw, risks=risks),
+            limits=replace(limits, max_failovers=settings.max_failovers),
+            move_limits=move_limits,
             placement_timeout_s=settings.placement_timeout_s,
             on_record=on_record,
             now=loop.now,
@@ -73,7 +75,7 @@ class SimHead:
 
     def may_join(self, hello: Hello) -> bool:
         """Whether it takes this life of the worker."""
-        return self._is_up and self._board.may_join(hello)
+        return self.is_up and self._board.may_join(hello)
 
     def joined(self, hello: Hello) -> None:
         """A worker has a new link."""
@@ -83,24 +85,24 @@ class SimHead:
 
     def left(self, worker: WorkerId, reason: str) -> None:
         """A worker's link is over."""
-        if self._is_up and worker in self.control.members:
+        if self.is_up and worker in self.control.members:
             self._board.left(worker, reason)
 
     def take(self, worker: WorkerId, message: FromWorker) -> None:
         """Take a message of a worker."""
-        if self._is_up and worker in self.control.members and (why := self._board.take(worker, message)):
+        if self.is_up and worker in self.control.members and (why := self._board.take(worker, message)):
             self._board.left(worker, why)
 
     def stop(self) -> None:
         """The process is gone, and with it every request that it had."""
-        self._is_up = False
+        self.is_up = False
         self._timer.cancel()
         if self._flush is not None:
             self._flush.cancel()
         self.control.stop(UnavailableError("the head is gone; send the request again", retry_after_s=1))
 
     def _send(self, worker: WorkerId, message: Message) -> None:
-        if self._is_up and worker in self.control.members:
+        if self.is_up and worker in self.control.members:
             self._send_link(worker, message)
 
     def _wake(self) -> None:

@@ -13,7 +13,7 @@ from godwit.sim.host import Host
 from godwit.sim.loop import Event, Loop
 from godwit.sim.sequence import Plan
 from godwit.sim.spec import Rates
-from godwit.types import LoadRecord, ModelInfo, ModelName, Tier
+from godwit.types import LoadRecord, ModelInfo, ModelName, RequestId, Tier
 
 CLOSE_S = 30.0
 # As in worker/instances.py: tells the head that a model is loaded after all.
@@ -61,9 +61,10 @@ class Driver:
         if self._event is not None:
             self._event.cancel()
 
-    def fail(self, request: None = None) -> None:
-        """The engine breaks now."""
-        self.close()
+    def fail(self, request: RequestId | None = None) -> None:
+        """One sequence, or (None) the whole engine, breaks now."""
+        if request is None:
+            self.close()
         self._on_step(self.engine.fail(request))
 
     def _commanded(self) -> None:
@@ -152,6 +153,11 @@ class ModelledInstances:
         return tuple(self._loading)
 
     @property
+    def is_unloading(self) -> bool:
+        """Whether an instance is about to go, or its memory is being cleaned up."""
+        return bool(self._leaving) or self._closing_bytes > 0
+
+    @property
     def held_bytes(self) -> int:
         """Device memory in use, by loads under way and by what is being cleaned up too."""
         return self._bytes_of({*self.drivers, *self._loading} - {*self._waiting}) + self._closing_bytes
@@ -211,6 +217,25 @@ class ModelledInstances:
 
         self._on_change(self.info(model), None, None)
         self._loop.after(self._cleanup_s(), cleaned)
+
+    def has(self, model: ModelName) -> bool:
+        """Whether the model can be served here."""
+        return model in self._infos
+
+    def add(self, info: ModelInfo) -> None:
+        """Serve one more model, whose name is new."""
+        self._infos[info.name] = info
+
+    def remove(self, model: ModelName) -> str | None:
+        """Forget a model, unloading it first; or why not."""
+        if model in self._loading:
+            return "it is being loaded"
+        driver = self.drivers.get(model)
+        if driver is not None and driver.engine.free_slots < driver.engine.slots:
+            return "it serves requests"
+        self.drop(model)
+        del self._infos[model]
+        return None
 
     def fail_loads(self, reason: str) -> None:
         """All loads that are under way fail."""

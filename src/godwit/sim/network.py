@@ -13,10 +13,12 @@ HEAD = WorkerId("head")
 
 @dataclass(slots=True)
 class _Way:
-    """One direction between two; `frozen` keeps frames back, `extra_s` delays those that are sent."""
+    """One direction between two; `frozen` keeps frames back, `extra_s` delays those that are sent, and what
+    is sent on a `broken` one is lost."""
 
     free_s: float = 0.0
     frozen: bool = False
+    broken: bool = False
     extra_s: float = 0.0
     under_way: list[tuple[Event, bytes]] = field(default_factory=list)
     held: list[bytes] = field(default_factory=list)
@@ -46,6 +48,8 @@ class Network:
         size = len(frame) if num_bytes is None else num_bytes
         self.num_bytes += int(size)
         way = self._way((sender, receiver))
+        if way.broken:
+            return
         if way.frozen:
             way.held.append(frame)
             return
@@ -79,16 +83,33 @@ class Network:
         """Let each frame that is sent from now on take so much longer."""
         self._way(link).extra_s = seconds
 
+    def break_off(self, link: Link, num_kept: int = 0) -> list[bytes]:
+        """Lose all that is under way but the first few, which is returned, and all that is sent until `clear`."""
+        way = self._way(link)
+        way.broken = True
+        lost = [*way.held, *(frame for _, frame in way.under_way[num_kept:])]
+        way.held.clear()
+        for event, _ in way.under_way[num_kept:]:
+            event.cancel()
+        del way.under_way[num_kept:]
+        return lost
+
     def clear(self, link: Link) -> list[bytes]:
-        """Drop what is under way or kept back, which is returned."""
+        """Drop what is under way or kept back, which is returned; the link is whole, as if new."""
         way = self._way(link)
         frames = [*way.held, *(frame for _, frame in way.under_way)]
         for event, _ in way.under_way:
             event.cancel()
         way.held.clear()
         way.under_way.clear()
+        way.broken = False
         way.free_s = self._loop.now_s
         return frames
+
+    def empty_s(self, link: Link) -> float:
+        """When the last of what is under way now arrives."""
+        way = self._way(link)
+        return way.under_way[-1][0].at_s if way.under_way else self._loop.now_s
 
     def under_way(self, link: Link) -> list[bytes]:
         """Frames that have not arrived, oldest first."""
@@ -106,6 +127,15 @@ class Network:
         event, frame = way.under_way.pop(index)
         event.cancel()
         self._deliver(*link, frame)
+
+    def num_under_way(self, link: Link) -> int:
+        """How many frames move; those that are kept back do not."""
+        return len(self._way(link).under_way)
+
+    @property
+    def links(self) -> list[Link]:
+        """All links that were ever used, by direction."""
+        return list(self._ways)
 
     @property
     def busy(self) -> list[Link]:

@@ -69,7 +69,8 @@ class WorkerSpec(Struct, frozen=True):
     """A worker: one device of `device_bytes` on a host, `slots` requests a model, a link to everybody.
 
     `loaded` are on the device when it joins; `rates` are for all its models, but those in `model_rates`. Its
-    link carries `link_bytes_per_s` each way, with `delay_s` to anybody.
+    link carries `link_bytes_per_s` each way, with `delay_s` to anybody. `context_tokens` is the most that one
+    request may have here, None: what the model says.
     """
 
     name: WorkerId
@@ -83,6 +84,7 @@ class WorkerSpec(Struct, frozen=True):
     delay_s: float = 0.0005
     stays: tuple[Stay, ...] = (Stay(0.0),)
     kind: str = ""
+    context_tokens: int | None = None
 
 
 class Ask(Struct, frozen=True):

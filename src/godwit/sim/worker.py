@@ -1,6 +1,6 @@
 """One life of one worker in virtual time: the real WorkerRequests over modelled instances."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from godwit.ports import EngineEvent, Failed
 from godwit.protocol.message import Message
@@ -17,6 +17,7 @@ from godwit.protocol.messages import (
 )
 from godwit.protocol.model_messages import AddModel, Load, ModelChanged, RemoveModel, Unload
 from godwit.protocol.worker import WorkerRequests
+from godwit.sim.adding import SimAddedModels
 from godwit.sim.draws import Draws
 from godwit.sim.engine import Meter
 from godwit.sim.host import Host
@@ -33,7 +34,8 @@ SendPeer = Callable[[WorkerId, PeerMessage | KvPart], None]
 class SimWorker:
     """A worker's process. `is_linked` is its own view of its link to the head; `on_leave`: it was told to go.
 
-    Its clock may be off by `skew_s`: only differences of its own times mean anything.
+    Its clock may be off by `skew_s`: only differences of its own times mean anything. `addable` are the models
+    whose files it could get.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class SimWorker:
         cleanup_s: Callable[[], float],
         lump_tokens: int = 1,
         skew_s: float = 0.0,
+        addable: Mapping[ModelName, ModelSpec] | None = None,
     ) -> None:
         self.spec = spec
         self.incarnation = incarnation
@@ -64,7 +67,7 @@ class SimWorker:
         self._lump_tokens = lump_tokens
         self._timer: Event | None = None
         self._skew_s = skew_s
-        infos = {model.name: _info(model) for model in models}
+        infos = {model.name: _info(model, spec.context_tokens) for model in models}
         self.instances = ModelledInstances(
             loop,
             host,
@@ -78,6 +81,13 @@ class SimWorker:
             self._on_change,
             self._lump,
             meter,
+        )
+        self._added = SimAddedModels(
+            addable or {},
+            lambda model: _info(model, spec.context_tokens),
+            self.instances,
+            loop,
+            self._send_head,
         )
         self.requests = WorkerRequests(
             self.instances,
@@ -122,7 +132,11 @@ class SimWorker:
             case Leave():
                 self._send_head(Left())
                 self._on_leave()
-            case Welcome() | AddModel() | RemoveModel():
+            case AddModel():
+                self._added.add(message)
+            case RemoveModel():
+                self._added.remove(message)
+            case Welcome():
                 pass
             case _:
                 self.requests.on_head(message)
@@ -195,11 +209,11 @@ class SimWorker:
             self._watch()
 
 
-def _info(model: ModelSpec) -> ModelInfo:
+def _info(model: ModelSpec, context_tokens: int | None) -> ModelInfo:
     return ModelInfo(
         model.name,
         f"digest of {model.name}",
-        model.context_tokens,
+        context_tokens or model.context_tokens,
         model.device_bytes,
         is_loaded=False,
         has_chat_template=False,

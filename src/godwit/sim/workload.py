@@ -3,9 +3,14 @@
 Every draw comes from the caller's generator, so that one seed gives the same load again.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+
+from godwit.sim.spec import Ask
+from godwit.types import ModelName
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -56,3 +61,50 @@ def lengths(rng: Generator, count: int, median: float, sigma: float, low: int, h
     """`count` lengths in tokens, lognormal: the median, sigma of the logarithm; cut to [low, high]."""
     drawn = np.rint(rng.lognormal(np.log(median), sigma, count))
     return np.clip(drawn, low, high).astype(np.int64)
+
+
+def sampled(rng: Generator, rows: Ints, count: int) -> Ints:
+    """`count` of the rows, drawn with replacement: whole ones, so that a long prompt keeps its answer."""
+    return rows[rng.integers(0, len(rows), count)]
+
+
+def estimates(rng: Generator, outputs: Ints, sigma: float) -> Floats:
+    """What clients guess of these lengths: each one times lognormal(0, sigma)."""
+    return np.asarray(outputs * rng.lognormal(0.0, sigma, len(outputs)))
+
+
+def make_asks(
+    times_s: Floats,
+    models: Sequence[ModelName],
+    tokens: Ints,
+    expected: Floats | None = None,
+    num_replicas: int = 1,
+) -> tuple[Ask, ...]:
+    """Requests at these times, each with its row (prompt, output) of `tokens` and its client's guess."""
+    guesses = [None] * len(times_s) if expected is None else expected.tolist()
+    return tuple(
+        Ask(at_s, model, num_prompt, num_output, guess, num_replicas)
+        for at_s, model, (num_prompt, num_output), guess in zip(
+            times_s.tolist(), models, tokens.tolist(), guesses, strict=True
+        )
+    )
+
+
+def replicate(shares: Floats, num_hosts: int, room: int) -> tuple[tuple[int, ...], ...]:
+    """For each host the models that it has a copy of, the least popular first: at most `room`.
+
+    Models take turns in the order of their popularity, each with copies in proportion to its share (at least
+    one while there is room, at most one a host), on the host with most room left that has none.
+    """
+    room = min(room, len(shares))
+    wanted = np.clip(np.rint(shares * num_hosts * room), 1, num_hosts)
+    order = np.argsort(-shares, kind="stable").tolist()
+    placed: list[list[int]] = [[] for _ in range(num_hosts)]
+    turns = [(model, turn) for turn in range(num_hosts) for model in order]
+    # The rounding leaves some room, which goes to the most popular models.
+    for model, _ in sorted(turns, key=lambda one: one[1] >= wanted[one[0]]):
+        without = [host for host in placed if model not in host and len(host) < room]
+        if without:
+            min(without, key=len).append(model)
+    rank = {model: place for place, model in enumerate(order)}
+    return tuple(tuple(sorted(host, key=lambda model: -rank[model])) for host in placed)

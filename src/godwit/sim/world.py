@@ -2,47 +2,67 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 from msgspec import Struct
 
 from godwit.costs.choice import MoveCosts
+from godwit.costs.known import Constants
 from godwit.costs.sessions import SessionHazards
 from godwit.costs.startup import StartupTimes
 from godwit.protocol import wire
 from godwit.protocol.entry import MoveRecord
+from godwit.protocol.head import HeadLimits
 from godwit.protocol.message import Message
-from godwit.protocol.messages import KvPart, PeerMessage, Relayed
+from godwit.protocol.messages import Alive, Hello, KvPart, Left, PeerMessage, Relayed
 from godwit.scheduling.view import Hazards
 from godwit.sim.draws import Draws
 from godwit.sim.engine import Meter
-from godwit.sim.head import SimHead
+from godwit.sim.head import UNLIMITED, SimHead
 from godwit.sim.host import Host
 from godwit.sim.loop import Loop
 from godwit.sim.network import HEAD, Link, Network
 from godwit.sim.notes import Notes
 from godwit.sim.spec import ClusterSpec, Policies, WorkerSpec
 from godwit.sim.worker import SimWorker
-from godwit.types import ModelName, MoveId, WorkerId
+from godwit.types import ModelName, MoveId, MoveLimits, WorkerId
 
 RETRY_S = 0.5
+
+
+class Watch(Protocol):
+    """Who looks on: `arrives` is called before a message is taken, `was_taken` after it, `linked` as a worker's
+    link to the head begins, `says` of all else."""
+
+    def arrives(self, sender: WorkerId, receiver: WorkerId, message: Message) -> None: ...
+
+    def was_taken(self, sender: WorkerId, receiver: WorkerId, message: Message) -> None: ...
+
+    def linked(self, worker: WorkerId) -> None: ...
+
+    def says(self, who: str, what: str) -> None: ...
 
 
 class Life(Struct, frozen=True):
     """How the parts of a world live: seconds until a link is found dead, and how devices are cleaned up.
 
-    `lump_tokens` are drawn at once where nobody looks: 1 is exact, more is quicker.
+    `lump_tokens` are drawn at once where nobody looks: 1 is exact, more is quicker. `limits` are the head's,
+    `move_limits` those of its moves, `known` what it knows of their costs.
     """
 
     dead_after_s: float = 5.0
     cleanup_s: Callable[[], float] = lambda: 0.0
     lump_tokens: int = 1
     kv_scale: float = 1.0
+    limits: HeadLimits = HeadLimits(max_queued=UNLIMITED, max_running=UNLIMITED)
+    move_limits: MoveLimits = MoveLimits()
+    known: Constants | None = None
 
 
 class World:
     """One head and its workers. Everything that happens is an event of `loop`.
 
-    `tell(who, what)` hears of each frame that arrives, `on_record` of each move and failover that is over.
+    `on_record` hears of each move and failover that is over.
     """
 
     def __init__(
@@ -55,7 +75,7 @@ class World:
         meter: Meter,
         on_record: Callable[[MoveRecord], None],
         notes: Notes,
-        tell: Callable[[str, str], None] | None = None,
+        watch: Watch | None = None,
         hazards: Hazards | None = None,
     ) -> None:
         self.loop = Loop()
@@ -70,14 +90,16 @@ class World:
         self._meter = meter
         self._on_record = on_record
         self._notes = notes
-        self._tell = tell
+        self._watch = watch
         self._num_moves = 0
         self._incarnations: dict[WorkerId, int] = {}
-        self._is_linked: set[WorkerId] = set()
+        self._is_linked: dict[WorkerId, int] = {}
+        self._num_links = 0
+        self._former: dict[WorkerId, list[bytes]] = {}
         self.times = StartupTimes()
-        self.costs = MoveCosts()
+        self.costs = MoveCosts(life.known)
         self.hazards = SessionHazards(settings.family) if hazards is None else hazards
-        models = {model.name: model for model in cluster.models}
+        models = self._specs_by_model = {model.name: model for model in cluster.models}
         self.hosts = {host.name: Host(host, models, self.loop) for host in cluster.hosts}
         self._models = {
             host.name: [models[one] for one in dict.fromkeys((*host.in_dram, *host.on_ssd))]
@@ -114,6 +136,7 @@ class World:
             self._life.cleanup_s,
             self._life.lump_tokens,
             skew_s,
+            self._specs_by_model,
         )
         self.loop.after(spec.delay_s, lambda: self.link(name))
 
@@ -122,15 +145,20 @@ class World:
         worker = self.workers[name]
         if not worker.is_up:
             return
-        if self.network.is_frozen((name, HEAD)) or self.network.is_frozen((HEAD, name)):
+        is_cut_off = self.network.is_frozen((name, HEAD)) or self.network.is_frozen((HEAD, name))
+        if is_cut_off or not self.head.is_up:
             self.loop.after(RETRY_S, lambda: self._link_again(name))
             return
         self._unlink(name, "replaced by a later link")
         worker.is_linked = True
         hello = wire.decode_from_worker(wire.encode(worker.hello))
-        if self.head.may_join(hello):  # type: ignore[arg-type]
-            self._is_linked.add(name)
-            self.head.joined(hello)  # type: ignore[arg-type]
+        assert isinstance(hello, Hello)
+        if self.head.may_join(hello):
+            self._num_links += 1
+            self._is_linked[name] = self._num_links
+            if self._watch is not None:
+                self._watch.linked(name)
+            self.head.joined(hello)
 
     def crash(self, name: WorkerId, noticed_after_s: float = 0.0) -> None:
         """Kill a worker: what it has sent arrives, what is sent to it is lost; others notice later."""
@@ -139,45 +167,73 @@ class World:
             return
         worker.catch_up()
         worker.close()
-        for other in (HEAD, *self.specs):
-            self.network.clear((other, name))
-        after_s = noticed_after_s + self.specs[name].delay_s
-        incarnation = worker.incarnation
-
-        def noticed() -> None:
-            if self.workers[name].incarnation == incarnation:
-                self._unlink(name, "its connection was lost")
-            self._peer_gone(name)
-
-        self.loop.after(after_s, noticed, priority=1)
-
-    def cut(self, x: WorkerId, y: WorkerId) -> None:
-        """Break the link between two; both notice at once, a worker dials its head again."""
-        if HEAD in (x, y):
-            self._unlink(y if x == HEAD else x, "its connection was lost")
-            self.loop.after(RETRY_S, lambda: self._link_again(y if x == HEAD else x))
-        else:
-            self.network.clear((x, y))
-            self.network.clear((y, x))
-            for one, other in ((x, y), (y, x)):
-                if (worker := self.workers.get(one)) is not None and worker.is_up:
-                    worker.requests.peer_gone(other, f"the link to {other} broke")
-
-    def partition(self, name: WorkerId, others: Sequence[WorkerId], seconds: float) -> None:
-        """Let nothing through between a worker and others for so long; silence is noticed by its length."""
+        self._say(name, "dies")
+        others = (HEAD, *(one for one in self.specs if one != name))
         for other in others:
-            for link in ((name, other), (other, name)):
+            self.network.clear((other, name))
+        for other in others:
+            after_s = self.loop.now_s + noticed_after_s + self.specs[name].delay_s
+            at_s = max(after_s, self.network.empty_s((name, other)))
+            number = self._is_linked.get(name)
+            self.loop.at(at_s, partial(self._end_of, name, other, number), priority=1)
+
+    def cut(self, x: WorkerId, y: WorkerId, later_s: float = 0.0, num_kept: int = 0) -> None:
+        """Break the link between two: `y` notices `later_s` after `x`. Of what is under way each way, the first
+        `num_kept` frames still arrive. A worker dials its head again."""
+        self._say(x, f"loses its link to {y}")
+        if HEAD in (x, y):
+            name = y if x == HEAD else x
+            if (number := self._is_linked.get(name)) is None:
+                return
+            self.network.break_off((HEAD, name), num_kept)
+            self._former[name] = self.network.break_off((name, HEAD), num_kept)
+            self._lose_half(x, name, number)
+            self.loop.after(later_s, lambda: self._lose_half(y, name, number), priority=1)
+        else:
+            self.network.break_off((x, y), num_kept)
+            self.network.break_off((y, x), num_kept)
+            self._lose_peer(x, y)
+            self.loop.after(later_s, lambda: self._lose_peer(y, x), priority=1)
+
+    def partition(
+        self,
+        name: WorkerId,
+        others: Sequence[WorkerId],
+        seconds: float,
+        *,
+        one_way: bool = False,
+        later_s: float = 0.0,
+    ) -> None:
+        """Let nothing through between a worker and others (`one_way`: from it) for so long. Silence is noticed
+        by its length, by the worker `later_s` after the others."""
+        self._say(name, f"is cut off from {', '.join(others)} for {seconds:.2f} s")
+        for other in others:
+            for link in ((name, other),) if one_way else ((name, other), (other, name)):
                 self.network.freeze(link)
-                self.loop.after(seconds, partial(self.network.thaw, link))
+                self.loop.after(seconds, partial(self._thaw, link))
             if seconds > self._life.dead_after_s:
-                self.loop.after(self._life.dead_after_s, partial(self._silence, name, other))
+                self.loop.after(self._life.dead_after_s, partial(self._silence, name, other, later_s))
 
     def restart_head(self, down_s: float) -> None:
         """Kill the head, and start another one later, which workers dial again."""
+        if not self.head.is_up:
+            return
         self.head.stop()
+        self._say(HEAD, "dies")
         for name in list(self._is_linked):
             self._unlink(name, "the head is gone")
         self.loop.after(down_s, self._start_head)
+
+    def replay_former(self, name: WorkerId) -> int:
+        """Give the head what a worker's former link had still carried, as if it had come by the present one;
+        how many messages."""
+        num_replayed = 0
+        for frame in self._former.pop(name, []):
+            message = wire.decode_from_worker(frame)
+            if name in self._is_linked and not isinstance(message, Hello | Alive | Left | Relayed):
+                num_replayed += 1
+                self.take(name, HEAD, message)
+        return num_replayed
 
     # --- what the links do ----------------------------------------------------------------------------------
 
@@ -193,10 +249,18 @@ class World:
             self._new_move,
             self._draw,
             self._on_record,
+            self._life.limits,
+            self._life.move_limits,
         )
 
     def _start_head(self) -> None:
-        self.head = self._new_head()
+        self._say(HEAD, "starts")
+        former, self.head = self.head, self._new_head()
+        # As from its store.
+        catalog = self.head.control.catalog
+        catalog.added.update(former.control.catalog.added)
+        catalog.pinned.update(former.control.catalog.pinned)
+        self.head.control.restart_scheduler()
         for name, worker in self.workers.items():
             if worker.is_up:
                 self.link(name)
@@ -221,52 +285,93 @@ class World:
             scale = self._life.kv_scale if isinstance(message, KvPart) else 1.0
             self.network.send(sender, peer, frame, len(frame) * scale)
 
+    def take(self, sender: WorkerId, receiver: WorkerId, message: Message) -> None:
+        """Let a message arrive."""
+        worker = self.workers.get(receiver)
+        if worker is not None and (not worker.is_up or (sender == HEAD and not worker.is_linked)):
+            return
+        if self._watch is not None:
+            self._watch.arrives(sender, receiver, message)
+        if worker is None:
+            self.head.take(sender, message)  # type: ignore[arg-type]  # decoded as the receiver's
+        elif sender == HEAD:
+            worker.from_head(message)  # type: ignore[arg-type]
+        else:
+            worker.from_peer(sender, message)  # type: ignore[arg-type]
+        if self._watch is not None:
+            self._watch.was_taken(sender, receiver, message)
+
     def _deliver(self, sender: WorkerId, receiver: WorkerId, frame: bytes) -> None:
-        if self._tell is not None:
-            self._tell(receiver, f"<- {sender}: {frame.hex()}")
         if receiver == HEAD:
-            self.head.take(sender, wire.decode_from_worker(frame))
-            return
-        worker = self.workers[receiver]
-        if not worker.is_up:
-            return
-        if sender != HEAD:
-            worker.from_peer(sender, wire.decode_from_peer(frame))
-        elif worker.is_linked:
-            worker.from_head(wire.decode_from_head(frame))
+            message: Message = wire.decode_from_worker(frame)
+        else:
+            message = wire.decode_from_head(frame) if sender == HEAD else wire.decode_from_peer(frame)
+        self.take(sender, receiver, message)
+
+    def _say(self, who: str, what: str) -> None:
+        if self._watch is not None:
+            self._watch.says(who, what)
 
     def _leaves(self, name: WorkerId) -> None:
         """It has been told to leave: its last word is on its way."""
         worker = self.workers[name]
         worker.requests.head_gone()
         worker.close()
-        self.loop.after(2 * self.specs[name].delay_s, lambda: self._is_linked.discard(name), priority=1)
+        self._say(name, "leaves")
+        others = (HEAD, *(one for one in self.specs if one != name))
+        for other in others:
+            self.network.clear((other, name))
+            number = self._is_linked.get(name)
+            at_s = max(self.loop.now_s + self.specs[name].delay_s, self.network.empty_s((name, other)))
+            self.loop.at(at_s, partial(self._end_of, name, other, number), priority=1)
 
     def _unlink(self, name: WorkerId, reason: str) -> None:
-        self._is_linked.discard(name)
-        self.network.clear((name, HEAD))
+        """Both ends of a worker's link to the head are over."""
+        self._head_loses(name, reason)
         self.network.clear((HEAD, name))
+        self.workers[name].head_gone()
+
+    def _head_loses(self, name: WorkerId, reason: str) -> None:
+        self._is_linked.pop(name, None)
+        self._former.setdefault(name, []).extend(self.network.clear((name, HEAD)))
         self.num_losses += self.num_running(name)
         self.head.left(name, reason)
-        self.workers[name].head_gone()
+
+    def _lose_half(self, who: WorkerId, name: WorkerId, number: int) -> None:
+        """One end of a worker's link to the head notices that this link is broken, if it has no later one."""
+        if who != HEAD:
+            worker = self.workers[name]
+            if worker.is_linked and self._is_linked.get(name, number) == number:
+                worker.head_gone()
+                self.loop.after(RETRY_S, lambda: self._link_again(name))
+        elif self._is_linked.get(name) == number:
+            self._head_loses(name, "its connection was lost")
+            self.network.break_off((name, HEAD))
+
+    def _lose_peer(self, who: WorkerId, other: WorkerId) -> None:
+        """One end of a link between workers notices that it is broken; what it sends from now on is new."""
+        self.network.clear((who, other))
+        if (worker := self.workers.get(who)) is not None and worker.is_up:
+            worker.requests.peer_gone(other, f"the link to {other} broke")
+
+    def _end_of(self, name: WorkerId, other: WorkerId, number: int | None) -> None:
+        """The other end of a dead worker's link notices that."""
+        if other == HEAD:
+            if number is not None and self._is_linked.get(name) == number:
+                self._head_loses(name, "its connection was lost")
+        elif (one := self.workers.get(other)) is not None and one.is_up:
+            one.requests.peer_gone(name, f"the link to {name} broke")
 
     def _link_again(self, name: WorkerId) -> None:
         if not self.workers[name].is_linked:
             self.link(name)
 
-    def _silence(self, name: WorkerId, other: WorkerId) -> None:
-        if not self.network.is_frozen((name, other)):
-            return
-        if other == HEAD:
-            self._unlink(name, "it fell silent")
-            self._link_again(name)
-        else:
-            self.cut(name, other)
+    def _thaw(self, link: Link) -> None:
+        self.network.thaw(link)
 
-    def _peer_gone(self, name: WorkerId) -> None:
-        for other in self.workers.values():
-            if other.is_up and other.name != name and other.requests.num_moves:
-                other.requests.peer_gone(name, f"the link to {name} broke")
+    def _silence(self, name: WorkerId, other: WorkerId, later_s: float) -> None:
+        if self.network.is_frozen((name, other)):
+            self.cut(other, name, later_s)
 
     def num_running(self, worker: WorkerId) -> int:
         """Requests that run there, as the head knows."""
