@@ -10,6 +10,7 @@ from godwit.protocol.entry import MoveRecord
 from godwit.scheduling.eventlog import LogEntry
 from tests.sim.traced import Change
 
+_NUMBER = re.compile(r"\b\d+(\.\d+)?\b")
 CONTEXT_TOKENS = 2048
 CHUNK_TOKENS = 64
 PATIENCE_S = 30.0
@@ -134,8 +135,12 @@ class Client(Struct, frozen=True):
 
 
 class Played(Struct, frozen=True):
-    """What can be compared: decisions in order, each machine's changes of state, and seconds by name."""
+    """What can be compared: decisions in order, each machine's changes of state, and seconds by name.
 
+    `told` are the decisions with the numbers in their reasons.
+    """
+
+    told: tuple[str, ...]
     decisions: tuple[str, ...]
     changes: Mapping[str, tuple[tuple[str, ...], ...]]
     seconds: Mapping[str, float]
@@ -164,10 +169,11 @@ def played(
         seconds[what] = record.duration_s
         if record.pause_s is not None:
             seconds[f"pause of {what}"] = record.pause_s
-    return Played(tuple(_decision(entry, labels) for entry in entries), _chains(changes), seconds)
+    told = tuple(_told(entry, labels) for entry in entries)
+    return Played(told, tuple(_NUMBER.sub("…", one) for one in told), _chains(changes), seconds)
 
 
-def _decision(entry: LogEntry, labels: Mapping[str, str]) -> str:
+def _told(entry: LogEntry, labels: Mapping[str, str]) -> str:
     place = entry.worker or ""
     if entry.destination is not None:
         place += f" to {entry.destination}"
@@ -175,7 +181,6 @@ def _decision(entry: LogEntry, labels: Mapping[str, str]) -> str:
     reason = entry.reason
     for request, label in labels.items():
         reason = reason.replace(request, label)
-    reason = re.sub(r"\b\d+(\.\d+)?\b", "…", reason)
     return ", ".join(part for part in (entry.kind, who, entry.model, place, reason) if part)
 
 
@@ -194,7 +199,9 @@ def _chains(processes: Iterable[Sequence[Change]]) -> dict[str, tuple[tuple[str,
 
 def differences(real: Played, simulated: Played) -> list[str]:
     """In words, what is not the same; times may be `RELATIVE` or `ABSOLUTE_S` apart."""
-    problems = _different("decisions", real.decisions, simulated.decisions)
+    problems = []
+    if real.decisions != simulated.decisions:
+        problems += _different("decisions", real.told, simulated.told)
     for machine in sorted({*real.changes, *simulated.changes}):
         for number, (one, other) in enumerate(
             zip_longest(real.changes.get(machine, ()), simulated.changes.get(machine, ()), fillvalue=()), 1
@@ -212,11 +219,12 @@ def differences(real: Played, simulated: Played) -> list[str]:
 
 
 def _different(what: str, real: Sequence[str], simulated: Sequence[str]) -> list[str]:
+    """Both side by side, where they are not the same."""
     if real == simulated:
         return []
     pairs = zip_longest(real, simulated, fillvalue="-")
     lines = [f"    {'=' if one == other else '!'} {one}   |   {other}" for one, other in pairs]
-    return "\n".join((f"{what} (real | simulated):", *lines)).splitlines()
+    return [f"{what} (real | simulated):", *lines]
 
 
 def table(real: Played, simulated: Played) -> str:

@@ -42,11 +42,12 @@ DEADLINE_S = 60.0
 
 
 class RealPlay:
-    """One scene on a cluster of its own, with files and logs in a folder."""
+    """One scene on a cluster of its own; logs and traces go into a folder, checkpoints into `files`."""
 
-    def __init__(self, scene: Scene, folder: Path) -> None:
+    def __init__(self, scene: Scene, folder: Path, files: Path) -> None:
         self._scene = scene
         self._folder = folder
+        self._files = files
         self._changes: list[Change] = []
         self._streams: dict[str, TimedStream] = {}
         self._asked_s: dict[str, float] = {}
@@ -146,7 +147,7 @@ class RealPlay:
         )
 
     def _model(self, server: Server, name: str, num_bytes: int) -> ModelSettings:
-        path = self._folder / f"{server.name}-{name}.model"
+        path = self._files / f"{server.name}-{name}.model"
         path.write_bytes(b"x" * num_bytes)
         return ModelSettings(
             name=name,

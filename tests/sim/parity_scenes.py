@@ -31,11 +31,11 @@ BATCH_AND_DRAIN = Scene(
     (A,),
     (Server("w1", "a"), Server("w2", "a")),
     (
-        Ask("A", "a", num_prompt=200, num_output=140),
+        Ask("A", "a", num_prompt=200, num_output=110),
         Has("A", 1),
-        Ask("B", "a", num_prompt=100, num_output=100),
+        Ask("B", "a", num_prompt=100, num_output=75),
         Has("B", 1),
-        Ask("C", "a", num_prompt=50, num_output=60),
+        Ask("C", "a", num_prompt=50, num_output=45),
         Has("C", 10),
         Move("A", "w2"),
         Moved(1),
@@ -66,8 +66,8 @@ KILLED = Scene(
 )
 
 SCENES = (
-    figure3("live_migration", 100),
-    figure3("preemption", 100),
+    figure3("live_migration", 80),
+    figure3("preemption", 80),
     figure3("locality", 30),
     BATCH_AND_DRAIN,
     KILLED,
