@@ -27,6 +27,7 @@ from godwit.protocol.messages import (
     Welcome,
 )
 from godwit.protocol.model_messages import AddModel, Load, RemoveModel, Unload
+from godwit.protocol.words import describe
 from godwit.scheduling.control import Control
 from godwit.scheduling.eventlog import EventLog
 from godwit.scheduling.policies import availability
@@ -47,7 +48,6 @@ from godwit.types import (
 from tests.protocol.client import Client
 from tests.protocol.engine import unmoved_run
 from tests.protocol.node import Node
-from godwit.protocol.words import describe
 
 HEAD = WorkerId("head")
 MODEL = ModelName("m")

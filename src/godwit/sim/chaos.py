@@ -1,7 +1,6 @@
 """Deterministic simulation testing: plays one seed's situation and says what was broken, if anything was."""
 
 from collections import Counter
-from collections.abc import Callable
 
 import numpy as np
 from msgspec import Struct
@@ -18,8 +17,8 @@ from godwit.sim.world import World
 from godwit.types import RequestId, TokenPrompt, WorkerId
 
 REST_AFTER_S = 120.0
-"""From the last fault on: longer than all deadlines but that for a request which makes no progress at all, for
-which there must be no need."""
+"""From the last fault on: longer than all deadlines but that for a request that makes no progress at all,
+which is a fault that the deadline would only hide."""
 MAX_EVENTS = 200_000
 _BREAKS = (AssertionError, GodwitError, InvariantBrokenError, LookupError, TypeError, ValueError)
 _DRAWS = PackedDraws()
@@ -53,7 +52,7 @@ def play(situation: Situation, write: Write | None = None) -> Played:
 
 
 class Chaos:
-    """One world with its clients, faults and checkers; looks on at everything that happens (`world.Watch`)."""
+    """One world with its clients, faults and checkers; it looks on at all that happens (`world.Watch`)."""
 
     def __init__(self, situation: Situation, write: Write | None = None) -> None:
         self._situation = situation

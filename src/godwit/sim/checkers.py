@@ -74,10 +74,9 @@ class CheckingClient:
         """Nothing is written anywhere."""
 
     def finished(self, reason: str) -> None:
-        self._check(
-            self.num_tokens == len(self.expected) and reason == self.reason,
-            f"finished with {reason} after {self.num_tokens} tokens, not {self.reason} after {len(self.expected)}",
-        )
+        due = f"{self.reason} after {len(self.expected)} tokens"
+        told = f"{reason} after {self.num_tokens} tokens"
+        self._check(told == due, f"finished with {told}, not with {due}")
         self.outcome = "finished"
 
     def failed(self, error: GodwitError) -> None:
@@ -249,7 +248,7 @@ class Checkers:
         return None
 
     def check_at_rest(self) -> None:
-        """Every request has ended well or with an error that is justified, and the books are as the workers."""
+        """Every request has ended well or with a justified error, and the books say what the workers have."""
         self.check_all()
         for client in self._clients.values():
             check(client.outcome is not None, f"{client.request} has heard nothing")

@@ -15,7 +15,15 @@ from godwit.config import ModelSettings
 from godwit.errors import GodwitError
 from godwit.protocol.message import Message
 from godwit.protocol.messages import Leave, Left
-from godwit.protocol.model_messages import AddModel, Load, ModelChanged, ModelRefused, ModelRemoved, RemoveModel, Unload
+from godwit.protocol.model_messages import (
+    AddModel,
+    Load,
+    ModelChanged,
+    ModelRefused,
+    ModelRemoved,
+    RemoveModel,
+    Unload,
+)
 from godwit.sim.network import HEAD, Link
 from godwit.sim.situation import EXTRA, MOVE_LIMITS, Fault
 from godwit.sim.worker import SimWorker
@@ -250,7 +258,7 @@ class Faults:
 
     def _replay(self, _x: int, _y: int) -> bool:
         """A worker's next link has what its former one had still carried."""
-        return any([self._world.replay_former(name) > 0 for name in list(self._world.workers)])
+        return sum(self._world.replay_former(name) for name in list(self._world.workers)) > 0
 
     # --- what no real link does -----------------------------------------------------------------------------
 

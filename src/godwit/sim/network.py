@@ -84,7 +84,7 @@ class Network:
         self._way(link).extra_s = seconds
 
     def break_off(self, link: Link, num_kept: int = 0) -> list[bytes]:
-        """Lose all that is under way but the first few, which is returned, and all that is sent until `clear`."""
+        """Lose all that is under way but the first few, and all that is sent until `clear`; what was lost."""
         way = self._way(link)
         way.broken = True
         lost = [*way.held, *(frame for _, frame in way.under_way[num_kept:])]

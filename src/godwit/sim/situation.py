@@ -29,10 +29,28 @@ KNOWN = Constants(
     ServerConstants(Constant(2000.0), Constant(0.0), kv_bytes_per_token=Constant(100.0)),
 )
 """Shipping and computing a token take equally long, so that a split has two halves."""
-ON = (
-    "Accepted Append Commit InDoubt Keep KvPart KvWanted Leave Load Migrate Migrated ModelChanged Prepare "
-    "Prepared Release Resume Resumed Submit Tokens Unload"
-).split()
+ON = [
+    "Accepted",
+    "Append",
+    "Commit",
+    "InDoubt",
+    "Keep",
+    "KvPart",
+    "KvWanted",
+    "Leave",
+    "Load",
+    "Migrate",
+    "Migrated",
+    "ModelChanged",
+    "Prepare",
+    "Prepared",
+    "Release",
+    "Resume",
+    "Resumed",
+    "Submit",
+    "Tokens",
+    "Unload",
+]
 """Messages that something may befall the cluster right after."""
 _ROUNDS = ("Append", "Commit", "KvPart", "KvWanted", "Resume", "Resumed")
 AFTER = {
@@ -146,10 +164,20 @@ def situation_of(seed: int, kinds: dict[str, int]) -> Situation:
         early=_early(dice) if dice.one_in(3) else None,
         stall_s=dice.between(0.0, 2.0),
     )
-    asks = tuple(sorted((_asked(dice, [*models, extra] if dice.one_in(6) else models) for _ in range(dice.integer(3, 14))), key=lambda ask: ask.at_s))
+    asks = tuple(
+        sorted(
+            (
+                _asked(dice, [*models, extra] if dice.one_in(6) else models)
+                for _ in range(dice.integer(3, 14))
+            ),
+            key=lambda ask: ask.at_s,
+        )
+    )
     faults = [_fault(dice, kinds) for _ in range(dice.integer(0, dice.integer(1, 20)))]
     # Misfortunes seldom come alone.
-    faults += [replace(fault, kind=dice.weighted(kinds), y=dice.integer(0, 59)) for fault in faults if dice.one_in(5)]
+    faults += [
+        replace(fault, kind=dice.weighted(kinds), y=dice.integer(0, 59)) for fault in faults if dice.one_in(5)
+    ]
     faults += [_fault(dice, {"move": 1}) for _ in range(dice.integer(0, 8))]
     return Situation(
         seed,

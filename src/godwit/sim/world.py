@@ -15,6 +15,7 @@ from godwit.protocol.entry import MoveRecord
 from godwit.protocol.head import HeadLimits
 from godwit.protocol.message import Message
 from godwit.protocol.messages import Alive, Hello, KvPart, Left, PeerMessage, Relayed
+from godwit.protocol.model_messages import ModelChanged, ModelRefused, ModelRemoved
 from godwit.scheduling.view import Hazards
 from godwit.sim.draws import Draws
 from godwit.sim.engine import Meter
@@ -28,6 +29,7 @@ from godwit.sim.worker import SimWorker
 from godwit.types import ModelName, MoveId, MoveLimits, WorkerId
 
 RETRY_S = 0.5
+_NOT_ABOUT_REQUESTS = (Hello, Alive, Left, Relayed, ModelChanged, ModelRefused, ModelRemoved)
 
 
 class Watch(Protocol):
@@ -225,12 +227,12 @@ class World:
         self.loop.after(down_s, self._start_head)
 
     def replay_former(self, name: WorkerId) -> int:
-        """Give the head what a worker's former link had still carried, as if it had come by the present one;
-        how many messages."""
+        """Give the head what a worker's former link had still carried about requests, as if it had come by the
+        present one; how many messages. What it says of models names no epoch, so that nothing fences it."""
         num_replayed = 0
         for frame in self._former.pop(name, []):
             message = wire.decode_from_worker(frame)
-            if name in self._is_linked and not isinstance(message, Hello | Alive | Left | Relayed):
+            if name in self._is_linked and not isinstance(message, _NOT_ABOUT_REQUESTS):
                 num_replayed += 1
                 self.take(name, HEAD, message)
         return num_replayed
