@@ -3,14 +3,20 @@
 After an event only what it can have changed is looked at; everything every `FULL_EVERY` events.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from godwit.costs.choice import MoveCosts
+from godwit.costs.sessions import SessionHazards
+from godwit.costs.startup import StartupTimes
 from godwit.errors import GodwitError, ModelNotFoundError, UnavailableError
 from godwit.protocol.entry import Entry
 from godwit.protocol.message import Message
 from godwit.protocol.messages import Tokens
+from godwit.scheduling.eventlog import EventLog
 from godwit.scheduling.policies import POLICIES, free_slot, start_of
 from godwit.sim.draws import PackedDraws
+from godwit.sim.leaks import remembered
 from godwit.sim.network import HEAD
 from godwit.sim.situation import PLACEMENT_TIMEOUT_S, Asked
 from godwit.sim.worker import SimWorker
@@ -21,6 +27,10 @@ FULL_EVERY = 4
 MAX_UNDER_WAY = 500
 """Frames on one way: far more than any seed needs, far less than a leak makes."""
 MAX_COMMANDS = 200
+_NAMES = re.compile(r"r\d+(@\d+)?|m\d+")
+"""What requests, engines' sequences and moves are called here."""
+_LEARNT = (EventLog, StartupTimes, MoveCosts, SessionHazards)
+"""What remembers on purpose."""
 
 
 class BrokenError(AssertionError):
@@ -253,6 +263,7 @@ class Checkers:
         for client in self._clients.values():
             check(client.outcome is not None, f"{client.request} has heard nothing")
         world = self._world
+        self._check_forgotten()
         view = world.head.control.view()
         up = {worker.name: worker for worker in _up(world.workers.values())}
         check(set(view.workers) == set(up), f"the scheduler knows {set(view.workers)}, {set(up)} are up")
@@ -269,6 +280,16 @@ class Checkers:
                     not (state.is_loading or state.is_coming or state.is_leaving),
                     f"{where} is loading, coming or leaving in the books",
                 )
+
+
+    def _check_forgotten(self) -> None:
+        """Nobody remembers a request or a move that is over."""
+        roots: list[object] = [self._world.head.control]
+        for worker in _up(self._world.workers.values()):
+            roots += [worker.requests, worker.instances]
+        for root in roots:
+            for path in remembered(root, lambda text: _NAMES.fullmatch(text) is not None, _LEARNT):
+                raise BrokenError(f"it is over, but remembered at {path}")
 
 
 def _check_move(entry: Entry) -> None:

@@ -33,8 +33,8 @@ _NOT_ABOUT_REQUESTS = (Hello, Alive, Left, Relayed, ModelChanged, ModelRefused, 
 
 
 class Watch(Protocol):
-    """Who looks on: `arrives` is called before a message is taken, `was_taken` after it, `linked` as a worker's
-    link to the head begins, `says` of all else."""
+    """Who looks on: `arrives` is called before a message is taken, `was_taken` after it, `linked` as a link of
+    a worker to the head begins, `says` of all else."""
 
     def arrives(self, sender: WorkerId, receiver: WorkerId, message: Message) -> None: ...
 
