@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 from msgspec import Struct
 
-from godwit.errors import GodwitError, InvariantBrokenError
+from godwit.errors import GodwitError, InvariantBrokenError, OverloadedError
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.message import Message
 from godwit.sim.checkers import BrokenError, Checkers, CheckingClient
@@ -145,12 +145,16 @@ class Chaos:
     def _ask(self, request: RequestId, asked: Asked) -> None:
         if not self.world.head.is_up:
             return
-        client = CheckingClient(request, asked, _DRAWS, self.world.loop.now_s, self.checkers.justify)
+        client = CheckingClient(
+            request, asked, _DRAWS, self.world.loop.now_s, self.checkers.justify, self._cancel
+        )
         self.clients[request] = client
         self.says("client", f"{request} asks for up to {asked.max_tokens} tokens of {asked.model}")
-        self.world.head.control.start(
-            request, asked.model, TokenPrompt(client.prompt), client.sampling, client
-        )
+        prompt = TokenPrompt(client.prompt)
+        try:
+            self.world.head.control.start(request, asked.model, prompt, client.sampling, client)
+        except OverloadedError:
+            client.outcome = "refused"
 
     def _cancel(self, request: RequestId) -> None:
         client = self.clients[request]

@@ -45,7 +45,13 @@ class CheckingClient:
     """Implements `ports.Sink`: takes its answer token by token, each of which must be the next one."""
 
     def __init__(
-        self, request: RequestId, asked: Asked, draws: PackedDraws, began_s: float, justify: Justify
+        self,
+        request: RequestId,
+        asked: Asked,
+        draws: PackedDraws,
+        began_s: float,
+        justify: Justify,
+        leave: Callable[[RequestId], None],
     ) -> None:
         self.request = request
         self.asked = asked
@@ -57,6 +63,7 @@ class CheckingClient:
         self.error: GodwitError | None = None
         self.began_s = began_s
         self._justify = justify
+        self._leave = leave
 
     def accepted(self, prompt_ids: Sequence[TokenId]) -> None:
         """It has started."""
@@ -79,6 +86,8 @@ class CheckingClient:
         )
         self._check(len(texts) == len(ids), "as many texts as tokens")
         self.num_tokens = end
+        if self.asked.leaves_at is not None and end > self.asked.leaves_at:
+            self._leave(self.request)  # in the middle of what the head does, as a client's broken link is
 
     def flush(self) -> None:
         """Nothing is written anywhere."""
