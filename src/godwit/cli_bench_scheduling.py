@@ -1,4 +1,4 @@
-"""`godwit bench scheduler`, `contention`, `sim`: what deciding and simulating cost, what comes of a policy."""
+"""`godwit bench scheduler`, `contention`, `sim`: what deciding and simulating cost, what policies do."""
 
 from pathlib import Path
 from typing import Annotated

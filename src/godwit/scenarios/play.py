@@ -69,7 +69,7 @@ def play(tasks: Sequence[Task], executor: Executor, done: Callable[[], None] = l
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Processes that begin here are deaf to Ctrl-C, which a terminal sends to them too: their parent ends them.
+    """Processes that begin here are deaf to Ctrl-C, which a terminal sends them too: their parent ends them.
 
     They have it from their first instruction on, and the parent hears what came meanwhile a moment later.
     """

@@ -1,8 +1,8 @@
 """Where a model's next request should run: one pure function of the cluster's view a policy.
 
 They start a request at once where an instance has a free slot, on the least loaded such worker, `random` on
-any. Two of them, `fastest` and `hazard`, compare when the request would be done, which may be sooner where its
-model is loaded first.
+any. Two of them, `fastest` and `hazard`, compare when the request would be done, which may be sooner where
+its model is loaded first.
 """
 
 from collections.abc import Callable, Iterable

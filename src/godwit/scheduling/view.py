@@ -178,6 +178,14 @@ class WorkerView(Struct, frozen=True):
         """Device memory that can be had at once: what is free and what evictable instances hold."""
         return self.free_bytes + self.evictable_bytes
 
+    def check_memory(self, least_bytes: int = 0) -> None:
+        """InvariantBrokenError where less than `least_bytes` are free."""
+        if self.free_bytes < least_bytes:
+            raise InvariantBrokenError(
+                f"{self.id} has {self.device_bytes} bytes: {self.held_bytes} are held, "
+                f"{self.claimed_bytes} claimed, {-self.free_bytes} too many"
+            )
+
     def queue_s(self, tier: Tier, now: float) -> float:
         """Seconds until loads from `tier` that are under way here are expected to be over: q."""
         models = (self.models[name] for name in self.on_device)

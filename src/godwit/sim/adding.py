@@ -14,8 +14,7 @@ DESCRIBE_S = 0.05
 
 
 class SimAddedModels:
-    """Answers AddModel and RemoveModel; `specs` are those that can be added, `configured` those that are there
-    anyway."""
+    """Answers AddModel and RemoveModel; `specs` are the models whose files could be had."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 from msgspec import Struct
 
-from godwit.errors import GodwitError, InvariantBrokenError
+from godwit.errors import GodwitError, InvariantBrokenError, OverloadedError
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.message import Message
 from godwit.sim.checkers import BrokenError, Checkers, CheckingClient
@@ -17,8 +17,8 @@ from godwit.sim.world import World
 from godwit.types import RequestId, TokenPrompt, WorkerId
 
 REST_AFTER_S = 120.0
-"""From the last fault on: longer than all deadlines but that for a request which makes no progress at all, for
-which there must be no need."""
+"""From the last fault on: longer than all deadlines but that for a request that makes no progress at all,
+which is a fault that the deadline would only hide."""
 MAX_EVENTS = 200_000
 _BREAKS = (AssertionError, GodwitError, InvariantBrokenError, LookupError, TypeError, ValueError)
 _DRAWS = PackedDraws()
@@ -52,7 +52,7 @@ def play(situation: Situation, write: Write | None = None) -> Played:
 
 
 class Chaos:
-    """One world with its clients, faults and checkers; looks on at everything that happens (`world.Watch`)."""
+    """One world with its clients, faults and checkers; it looks on at all that happens (`world.Watch`)."""
 
     def __init__(self, situation: Situation, write: Write | None = None) -> None:
         self._situation = situation
@@ -145,12 +145,16 @@ class Chaos:
     def _ask(self, request: RequestId, asked: Asked) -> None:
         if not self.world.head.is_up:
             return
-        client = CheckingClient(request, asked, _DRAWS, self.world.loop.now_s, self.checkers.justify)
+        client = CheckingClient(
+            request, asked, _DRAWS, self.world.loop.now_s, self.checkers.justify, self._cancel
+        )
         self.clients[request] = client
         self.says("client", f"{request} asks for up to {asked.max_tokens} tokens of {asked.model}")
-        self.world.head.control.start(
-            request, asked.model, TokenPrompt(client.prompt), client.sampling, client
-        )
+        prompt = TokenPrompt(client.prompt)
+        try:
+            self.world.head.control.start(request, asked.model, prompt, client.sampling, client)
+        except OverloadedError:
+            client.outcome = "refused"
 
     def _cancel(self, request: RequestId) -> None:
         client = self.clients[request]

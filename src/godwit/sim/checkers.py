@@ -3,14 +3,20 @@
 After an event only what it can have changed is looked at; everything every `FULL_EVERY` events.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from godwit.costs.choice import MoveCosts
+from godwit.costs.sessions import SessionHazards
+from godwit.costs.startup import StartupTimes
 from godwit.errors import GodwitError, ModelNotFoundError, UnavailableError
 from godwit.protocol.entry import Entry
 from godwit.protocol.message import Message
 from godwit.protocol.messages import Tokens
+from godwit.scheduling.eventlog import EventLog
 from godwit.scheduling.policies import POLICIES, free_slot, start_of
 from godwit.sim.draws import PackedDraws
+from godwit.sim.leaks import remembered
 from godwit.sim.network import HEAD
 from godwit.sim.situation import PLACEMENT_TIMEOUT_S, Asked
 from godwit.sim.worker import SimWorker
@@ -21,6 +27,10 @@ FULL_EVERY = 4
 MAX_UNDER_WAY = 500
 """Frames on one way: far more than any seed needs, far less than a leak makes."""
 MAX_COMMANDS = 200
+_NAMES = re.compile(r"r\d+(@\d+)?|m\d+")
+"""What requests, engines' sequences and moves are called here."""
+_LEARNT = (EventLog, StartupTimes, MoveCosts, SessionHazards)
+"""What remembers on purpose."""
 
 
 class BrokenError(AssertionError):
@@ -35,7 +45,13 @@ class CheckingClient:
     """Implements `ports.Sink`: takes its answer token by token, each of which must be the next one."""
 
     def __init__(
-        self, request: RequestId, asked: Asked, draws: PackedDraws, began_s: float, justify: Justify
+        self,
+        request: RequestId,
+        asked: Asked,
+        draws: PackedDraws,
+        began_s: float,
+        justify: Justify,
+        leave: Callable[[RequestId], None],
     ) -> None:
         self.request = request
         self.asked = asked
@@ -47,6 +63,7 @@ class CheckingClient:
         self.error: GodwitError | None = None
         self.began_s = began_s
         self._justify = justify
+        self._leave = leave
 
     def accepted(self, prompt_ids: Sequence[TokenId]) -> None:
         """It has started."""
@@ -69,15 +86,16 @@ class CheckingClient:
         )
         self._check(len(texts) == len(ids), "as many texts as tokens")
         self.num_tokens = end
+        if self.asked.leaves_at is not None and end > self.asked.leaves_at:
+            self._leave(self.request)  # in the middle of what the head does, as a client's broken link is
 
     def flush(self) -> None:
         """Nothing is written anywhere."""
 
     def finished(self, reason: str) -> None:
-        self._check(
-            self.num_tokens == len(self.expected) and reason == self.reason,
-            f"finished with {reason} after {self.num_tokens} tokens, not {self.reason} after {len(self.expected)}",
-        )
+        due = f"{self.reason} after {len(self.expected)} tokens"
+        told = f"{reason} after {self.num_tokens} tokens"
+        self._check(told == due, f"finished with {told}, not with {due}")
         self.outcome = "finished"
 
     def failed(self, error: GodwitError) -> None:
@@ -249,11 +267,12 @@ class Checkers:
         return None
 
     def check_at_rest(self) -> None:
-        """Every request has ended well or with an error that is justified, and the books are as the workers."""
+        """Every request has ended well or with a justified error, and the books say what the workers have."""
         self.check_all()
         for client in self._clients.values():
             check(client.outcome is not None, f"{client.request} has heard nothing")
         world = self._world
+        self._check_forgotten()
         view = world.head.control.view()
         up = {worker.name: worker for worker in _up(world.workers.values())}
         check(set(view.workers) == set(up), f"the scheduler knows {set(view.workers)}, {set(up)} are up")
@@ -270,6 +289,15 @@ class Checkers:
                     not (state.is_loading or state.is_coming or state.is_leaving),
                     f"{where} is loading, coming or leaving in the books",
                 )
+
+    def _check_forgotten(self) -> None:
+        """Nobody remembers a request or a move that is over."""
+        roots: list[object] = [self._world.head.control]
+        for worker in _up(self._world.workers.values()):
+            roots += [worker.requests, worker.instances]
+        for root in roots:
+            for path in remembered(root, lambda text: _NAMES.fullmatch(text) is not None, _LEARNT):
+                raise BrokenError(f"it is over, but remembered at {path}")
 
 
 def _check_move(entry: Entry) -> None:

@@ -67,8 +67,8 @@ class HashedDraws:
 class PackedDraws(HashedDraws):
     """The same with a hash that is ten times as quick, for worlds of which there are thousands.
 
-    A request that ignores the end of the sequence has no end before its last token, so that an engine may draw
-    several of its tokens at once.
+    A request that ignores the end of the sequence has no end before its last token, so that several of its
+    tokens may be drawn at once.
     """
 
     def token(self, tokens: Sequence[TokenId], num_prompt: int, sampling: Sampling) -> Token | None:  # noqa: ARG002 -- part of the contract

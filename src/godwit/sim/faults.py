@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from godwit.config import ModelSettings
 from godwit.errors import GodwitError
+from godwit.protocol import wire
 from godwit.protocol.message import Message
-from godwit.protocol.messages import Leave, Left
+from godwit.protocol.messages import KvPart, Leave, Left
 from godwit.protocol.model_messages import (
     AddModel,
     Load,
@@ -25,7 +26,7 @@ from godwit.protocol.model_messages import (
     Unload,
 )
 from godwit.sim.network import HEAD, Link
-from godwit.sim.situation import EXTRA, MOVE_LIMITS, Fault
+from godwit.sim.situation import EXTRA, Fault
 from godwit.sim.worker import SimWorker
 from godwit.sim.world import World
 from godwit.types import ModelName, RequestId, WorkerId
@@ -62,6 +63,8 @@ WEIGHTS = {
     "drop": 2,
     "overtake": 2,
     "duplicate": 4,
+    "corrupt": 1,
+    "whim": 1,
 }
 
 
@@ -144,7 +147,7 @@ class Faults:
         to = pick([None, *self._world.specs], y)
         if to is not None and to not in control.members:
             to = None
-        limits = replace(MOVE_LIMITS, live=y % 5 > 0)
+        limits = replace(control.move_limits, live=y % 5 > 0)
         control.ask_move(request, to, limits, lambda _: None, ("tokens", "kv", "split")[x // 8 % 3])
         return True
 
@@ -258,7 +261,7 @@ class Faults:
 
     def _replay(self, _x: int, _y: int) -> bool:
         """A worker's next link has what its former one had still carried."""
-        return any([self._world.replay_former(name) > 0 for name in list(self._world.workers)])
+        return sum(self._world.replay_former(name) for name in list(self._world.workers)) > 0
 
     # --- what no real link does -----------------------------------------------------------------------------
 
@@ -280,6 +283,19 @@ class Faults:
             return False
         self._world.take(*found)
         return True
+
+    def _corrupt(self, x: int, y: int) -> bool:
+        """Change a byte of some KV. A real link does that once in a very long time."""
+        network = self._world.network
+        for link in self._peer_links():
+            for index, frame in enumerate(network.under_way(link)):
+                part = wire.decode_from_peer(frame)
+                if isinstance(part, KvPart):
+                    data = bytearray(part.data)
+                    data[(x * 60 + y) % len(data)] ^= 1
+                    network.change(link, index, wire.encode(replace(part, data=data)))
+                    return True
+        return False
 
     # --- disks and engines ----------------------------------------------------------------------------------
 
@@ -311,6 +327,19 @@ class Faults:
         if (sequence := pick(driver.engine.sequences, y)) is None:
             return False
         driver.fail(sequence)
+        return True
+
+    def _whim(self, x: int, y: int) -> bool:
+        """A worker loads or unloads a model by itself."""
+        if (worker := self._worker(x)) is None:
+            return False
+        model = pick([info.name for info in worker.instances.infos], y)
+        if model is None:
+            return False
+        if y // 8 % 2:
+            worker.instances.unload(model)
+        else:
+            worker.instances.load(model, lambda _: None)
         return True
 
     # --- help -----------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ class Network:
         self._way(link).extra_s = seconds
 
     def break_off(self, link: Link, num_kept: int = 0) -> list[bytes]:
-        """Lose all that is under way but the first few, which is returned, and all that is sent until `clear`."""
+        """Lose all that is under way but the first few, and all that is sent until `clear`; what was lost."""
         way = self._way(link)
         way.broken = True
         lost = [*way.held, *(frame for _, frame in way.under_way[num_kept:])]
@@ -121,6 +121,13 @@ class Network:
         event, _ = self._way(link).under_way.pop(index)
         event.cancel()
 
+    def change(self, link: Link, index: int, frame: bytes) -> None:
+        """Let another frame arrive in the place of one that is under way. No real link does that."""
+        way = self._way(link)
+        event, _ = way.under_way[index]
+        event.act = self._arrive(link, way, frame)
+        way.under_way[index] = (event, frame)
+
     def overtake(self, link: Link, index: int) -> None:
         """Let one frame that is under way arrive now, before those ahead of it. No real link does that."""
         way = self._way(link)
@@ -151,11 +158,15 @@ class Network:
     def _schedule(self, link: Link, way: _Way, frame: bytes, at_s: float) -> None:
         last_s = way.under_way[-1][0].at_s if way.under_way else 0.0
 
+        arrive = self._arrive(link, way, frame)
+        way.under_way.append((self._loop.at(max(at_s, last_s), arrive), frame))
+
+    def _arrive(self, link: Link, way: _Way, frame: bytes) -> Callable[[], None]:
         def arrive() -> None:
             way.under_way.pop(0)
             self._deliver(*link, frame)
 
-        way.under_way.append((self._loop.at(max(at_s, last_s), arrive), frame))
+        return arrive
 
 
 INF = float("inf")

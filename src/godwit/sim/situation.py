@@ -21,9 +21,6 @@ EXTRA = ModelName("x")
 """No worker has it before it is added."""
 LAST_ASK_S = 4.0
 LAST_FAULT_S = 6.0
-PREPARE_TIMEOUT_S = 6.0
-MOVE_TIMEOUT_S = 3.0
-MOVE_LIMITS = MoveLimits(timeout_s=MOVE_TIMEOUT_S, patience_rounds=3)
 PLACEMENT_TIMEOUT_S = 25.0
 KNOWN = Constants(
     PairConstants(Constant(0.0), Constant(2e5)),
@@ -53,9 +50,12 @@ ON = [
     "Unload",
 ]
 """Messages that something may befall the cluster right after."""
+_POLICIES = (*POLICIES, "live_migration", "live_migration", "preemption", "preemption")
+"""Those that make room for others have most to go wrong."""
 _ROUNDS = ("Append", "Commit", "KvPart", "KvWanted", "Resume", "Resumed")
 AFTER = {
     "drop": _ROUNDS,
+    "corrupt": ("KvPart", "KvWanted"),
     "overtake": _ROUNDS,
     "fail_load": ("Load", "Prepare", ""),
     "replay": ("Tokens",),
@@ -65,7 +65,10 @@ AFTER = {
 
 
 class Asked(Struct, frozen=True):
-    """One request. It has the end of the sequence in its tokens, or with `ignore_eos` all `max_tokens`."""
+    """One request. It has the end of the sequence in its tokens, or with `ignore_eos` all `max_tokens`.
+
+    Its client leaves as it gets the token `leaves_at`, None: not for that.
+    """
 
     at_s: float
     model: ModelName
@@ -73,6 +76,7 @@ class Asked(Struct, frozen=True):
     max_tokens: int
     seed: int
     ignore_eos: bool
+    leaves_at: int | None = None
 
 
 class Fault(Struct, frozen=True):
@@ -101,6 +105,8 @@ class Situation(Struct, frozen=True):
     relayed: tuple[tuple[WorkerId, WorkerId], ...]
     cleanup_s: float
     lump_tokens: int
+    limits: HeadLimits
+    move_limits: MoveLimits
 
     def life(self) -> Life:
         """How its parts live."""
@@ -108,8 +114,8 @@ class Situation(Struct, frozen=True):
             self.settings.dead_after_s,
             lambda: self.cleanup_s,
             self.lump_tokens,
-            limits=HeadLimits(prepare_timeout_s=PREPARE_TIMEOUT_S),
-            move_limits=MOVE_LIMITS,
+            limits=self.limits,
+            move_limits=self.move_limits,
             known=KNOWN,
         )
 
@@ -154,26 +160,20 @@ def situation_of(seed: int, kinds: dict[str, int]) -> Situation:
     cluster = replace(cluster, models=(*models, extra))
     names = [worker.name for worker in cluster.workers]
     settings = Policies(
-        policy=list(POLICIES)[dice.integer(0, len(POLICIES) - 1)],
+        policy=_POLICIES[dice.integer(0, len(_POLICIES) - 1)],
         method=["tokens", "tokens", "auto", "kv", "split"][dice.integer(0, 4)],
         keep_alive_s=2.0 if dice.one_in(4) else None,
         patience_s=dice.between(0.2, 3.0),
         placement_timeout_s=PLACEMENT_TIMEOUT_S,
         tick_s=0.2,
-        dead_after_s=1.0,
+        dead_after_s=dice.between(0.3, 1.5),
         max_failovers=dice.integer(3, 8),
         early=_early(dice) if dice.one_in(3) else None,
         stall_s=dice.between(0.0, 2.0),
     )
-    asks = tuple(
-        sorted(
-            (
-                _asked(dice, [*models, extra] if dice.one_in(6) else models)
-                for _ in range(dice.integer(3, 14))
-            ),
-            key=lambda ask: ask.at_s,
-        )
-    )
+    last_ask_s = dice.between(0.5, LAST_ASK_S)
+    known = [*models, extra] if dice.one_in(6) else models
+    asks = [_asked(dice, known, last_ask_s) for _ in range(dice.integer(3, 14))]
     faults = [_fault(dice, kinds) for _ in range(dice.integer(0, dice.integer(1, 20)))]
     # Misfortunes seldom come alone.
     faults += [
@@ -184,12 +184,24 @@ def situation_of(seed: int, kinds: dict[str, int]) -> Situation:
         seed,
         cluster,
         settings,
-        asks,
+        tuple(sorted(asks, key=lambda ask: ask.at_s)),
         tuple(sorted(faults, key=lambda fault: (fault.at_s, fault.kind))),
         skews_s=tuple(dice.between(-1e3, 1e3) if dice.one_in(2) else 0.0 for _ in names),
         relayed=tuple((x, y) for x in names for y in names if x != y and dice.one_in(8)),
         cleanup_s=0.0 if dice.one_in(2) else dice.between(0.0, 0.6),
         lump_tokens=1 if dice.one_in(2) else dice.integer(2, 16),
+        limits=HeadLimits(
+            max_queued=dice.integer(1, 4) if dice.one_in(8) else 100,
+            max_running=dice.integer(2, 8) if dice.one_in(8) else 100,
+            prepare_timeout_s=dice.between(0.2, 2.0) if dice.one_in(3) else 6.0,
+            progress_timeout_s=dice.between(0.5, 3.0) if dice.one_in(10) else 300.0,
+        ),
+        move_limits=MoveLimits(
+            timeout_s=dice.between(0.1, 1.0) if dice.one_in(3) else 3.0,
+            patience_rounds=dice.integer(2, 6),
+            max_shadow_rounds=dice.integer(3, 64),
+            pace=dice.between(1.0, 2.0),
+        ),
     )
 
 
@@ -250,15 +262,16 @@ def _worker(dice: _Dice, name: WorkerId, host: str, models: list[ModelSpec]) -> 
     )
 
 
-def _asked(dice: _Dice, models: list[ModelSpec]) -> Asked:
+def _asked(dice: _Dice, models: list[ModelSpec], last_s: float) -> Asked:
     is_long = dice.one_in(4)
     return Asked(
-        dice.between(0.0, LAST_ASK_S),
+        dice.between(0.0, last_s),
         models[min(dice.integer(0, len(models) - 1), dice.integer(0, len(models) - 1))].name,
         dice.integer(60, 250) if is_long else dice.integer(1, 20),
         dice.integer(20, 90) if is_long else dice.integer(1, 90),
         dice.integer(0, 1 << 20),
         not dice.one_in(3),
+        dice.integer(0, 30) if dice.one_in(12) else None,
     )
 
 

@@ -34,8 +34,8 @@ SendPeer = Callable[[WorkerId, PeerMessage | KvPart], None]
 class SimWorker:
     """A worker's process. `is_linked` is its own view of its link to the head; `on_leave`: it was told to go.
 
-    Its clock may be off by `skew_s`: only differences of its own times mean anything. `addable` are the models
-    whose files it could get.
+    Its clock may be off by `skew_s`: only differences of its own times mean anything. `addable` are the
+    models whose files it could get.
     """
 
     def __init__(

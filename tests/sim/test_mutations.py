@@ -1,0 +1,21 @@
+"""Faults of the protocol itself are found: five of the issue, and claims that are not rolled back."""
+
+import pytest
+
+from godwit.sim.chaos import play_seed
+from godwit.sim.mutations import MUTATIONS, hunt, mutated
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_chaos_finds_it_within_1000_seeds(name: str) -> None:
+    found = hunt(name, range(1000))
+    assert found is not None, f"the protocol may {name}"
+    number, played = found
+    assert number == played.seed + 1
+    assert play_seed(played.seed).problem is None, "it is the mutation that is found"
+
+
+def test_a_mutation_ends() -> None:
+    with pytest.raises(ZeroDivisionError), mutated("deliver twice"):
+        raise ZeroDivisionError
+    assert play_seed(3).problem is None
