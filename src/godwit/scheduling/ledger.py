@@ -61,6 +61,11 @@ class Ledger:
         return self._running
 
     @property
+    def promises(self) -> Mapping[RequestId, Place]:
+        """Slots that waiting requests will have once a load is over."""
+        return self._promises
+
+    @property
     def moves(self) -> Mapping[RequestId, Moving]:
         """Moves under way, by request."""
         return self._moves
@@ -156,8 +161,7 @@ class Ledger:
             self._count_claims(worker)
         if is_load_over or info.is_loaded != state.info.is_loaded or worker in self._claims:
             self.stirred.ease(worker)
-        else:
-            # Another tier: no room has come of it, but this model may be loaded sooner.
+        else:  # In another tier it may be loaded sooner, but no room has come of that.
             self.stirred.stir(info.name)
         if is_load_over and not info.is_loaded:
             self._break_promises(worker, info.name)

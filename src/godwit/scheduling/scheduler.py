@@ -7,14 +7,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from godwit.errors import (
-    ConflictError,
     GodwitError,
     ModelNotFoundError,
-    NoFreeSlotError,
-    NotFoundError,
     UnavailableError,
 )
 from godwit.scheduling.ask import NOTHING_KNOWN, Ask
+from godwit.scheduling.asked import asked_choice
 from godwit.scheduling.bookings import Place
 from godwit.scheduling.choices import Choice, Step
 from godwit.scheduling.clearing import Clearing, idle_for
@@ -114,7 +112,7 @@ class Scheduler:
             workers, models = stirred
             for worker in sorted(workers):
                 decisions += self._clearing.advance(worker)
-            decisions += self._place_all(self._concerned(workers, models))
+            decisions += self._place_all(workers & self._ledger.workers.keys(), models & self._lines.models)
         if self._early is not None and isinstance(event, Tick):
             for early in self._early.due(now):
                 decisions += self._clearing.move(*early)
@@ -265,7 +263,9 @@ class Scheduler:
 
     def _move_requested(self, event: MoveRequested) -> list[Decision]:
         try:
-            return self._clearing.move(event.request, self._choice_for(event), event.reason)
+            return self._clearing.move(
+                event.request, asked_choice(self._ledger, self._view(), event), event.reason
+            )
         except GodwitError as error:
             return [RefuseMove(event.request, error.code, error.message)]
 
@@ -277,67 +277,54 @@ class Scheduler:
             if self._early is not None:
                 self._early.move_failed(event.request)
 
-    def _choice_for(self, event: MoveRequested) -> Choice:
-        place = self._ledger.running.get(event.request)
-        if place is None:
-            raise NotFoundError(f"{event.request} does not run now; `godwit status` lists what does")
-        if event.request in self._ledger.moves:
-            raise ConflictError(f"{event.request} is moving already; wait for that move to end")
-        if event.destination is None:
-            choice = quickest(self._view(), place.model, frozenset((place.worker,)))
-            if choice is None or self._ledger.is_coming(choice.worker, place.model):
-                raise NoFreeSlotError(f"no other server has room for one more request of {place.model}")
-            return choice
-        if event.destination == place.worker:
-            raise ConflictError(f"{event.request} runs on {place.worker} already")
-        return self._choice_at(event.destination, place.model)
-
-    def _choice_at(self, destination: WorkerId, model: ModelName) -> Choice:
-        worker = self._ledger.workers.get(destination)
-        if worker is None:
-            known = ", ".join(sorted(self._ledger.workers)) or "none"
-            raise NotFoundError(f"there is no worker {destination!r}; workers: {known}")
-        if model not in worker.models:
-            raise ConflictError(
-                f"{destination} does not have the model {model}; `godwit status` shows who has"
-            )
-        if worker.is_draining:
-            raise ConflictError(f"{destination} is draining and takes nothing new")
-        choice = fit(self._view(), worker, model)
-        if choice is None or self._ledger.is_coming(destination, model):
-            raise NoFreeSlotError(
-                f"{destination} has no free slot or no memory for one more request of {model}"
-            )
-        return choice
-
     # --- placement ------------------------------------------------------------------------------------------
 
     def _view(self, ask: Ask = NOTHING_KNOWN) -> ClusterView:
         return self._ledger.view(self._times, self._draw(), self._risks, ask)
 
-    def _concerned(self, workers: set[WorkerId], models: set[ModelName]) -> set[ModelName]:
-        """Models that wait and were stirred, or are on a worker that was eased."""
-        waiting = self._lines.models
-        known = (self._ledger.workers[name].models for name in workers if name in self._ledger.workers)
-        return (models & waiting).union(*(waiting & there.keys() for there in known))
-
-    def _place_all(self, models: set[ModelName]) -> list[Decision]:
-        """Place what can be of those who wait for these models.
+    def _place_all(self, eased: set[WorkerId], stirred: set[ModelName]) -> list[Decision]:
+        """Place what can be of those who wait for models that were stirred, or are on eased workers.
 
         Free slots come first: nobody evicts an idle instance that somebody else waits for.
         """
         decisions: list[Decision] = []
-        promised: dict[RequestId, Place] = {}
+        waiting, workers = self._lines.models, self._ledger.workers
+        models = stirred.union(*(waiting & workers[name].models.keys() for name in eased))
+        promised = self._suspend(models, eased, stirred)
         for line in self._lines.by_age(models):
-            for one in line:
-                if (promise := self._ledger.suspend(one.request)) is not None:
-                    promised[one.request] = promise
-        for choose in (self._free_slot, partial(self._choose, promised)):
-            for line in self._lines.by_age(models):
-                decisions += self._place(line, choose)
+            decisions += self._place(self._unpromised(line), self._free_slot)
+        choose = partial(self._choose, promised)
+        for line in self._lines.by_age(models):
+            some = self._unpromised(line)
+            # Once those before have taken what came free, nothing new is possible for the others.
+            if line[0].model not in stirred and not any(workers[name].has_room for name in eased):
+                some = [one for one in some if one.request in promised]
+            decisions += self._place(some, choose)
         for request, promise in promised.items():
             self._ledger.resume(request, promise)
         return decisions
+
+    def _suspend(
+        self, models: set[ModelName], eased: set[WorkerId], stirred: set[ModelName]
+    ) -> dict[RequestId, Place]:
+        """Take promises back for a moment where something has changed: where they are, or for their model."""
+        suspended: dict[RequestId, Place] = {}
+        for model in sorted(models):
+            there = [self._ledger.workers[name] for name in eased]
+            # Where it is loaded now, the first in line starts, whoever the slot was promised to.
+            is_open = model in stirred or any(
+                model in one.models and one.models[model].info.is_loaded for one in there
+            )
+            for one in self._lines.waiting(model):
+                promise = self._ledger.promises.get(one.request)
+                if promise is not None and (is_open or promise.worker in eased):
+                    suspended[one.request] = promise
+        for request in suspended:
+            self._ledger.suspend(request)
+        return suspended
+
+    def _unpromised(self, line: list[Waiting]) -> list[Waiting]:
+        return [one for one in line if one.request not in self._ledger.promises]
 
     def _place(self, line: list[Waiting], choose: Callable[[Waiting], Choice | None]) -> list[Decision]:
         decisions: list[Decision] = []

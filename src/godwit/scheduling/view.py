@@ -178,6 +178,14 @@ class WorkerView(Struct, frozen=True):
         """Device memory that can be had at once: what is free and what evictable instances hold."""
         return self.free_bytes + self.evictable_bytes
 
+    @property
+    def has_room(self) -> bool:
+        """Whether anything could begin here: there is memory to be had, or an instance with a free slot."""
+        on_device = (self.models[name] for name in self.on_device)
+        return self.room_bytes > 0 or any(
+            one.info.is_loaded and one.num_used < self.slots for one in on_device
+        )
+
     def check_memory(self, least_bytes: int = 0) -> None:
         """InvariantBrokenError where less than `least_bytes` are free."""
         if self.free_bytes < least_bytes:
