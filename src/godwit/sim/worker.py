@@ -35,7 +35,7 @@ class SimWorker:
     """A worker's process. `is_linked` is its own view of its link to the head; `on_leave`: it was told to go.
 
     Its clock may be off by `skew_s`: only differences of its own times mean anything. `addable` are the
-    models whose files it could get.
+    models whose files it could get; those of another `variant` are other checkpoints under the same names.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class SimWorker:
         lump_tokens: int = 1,
         skew_s: float = 0.0,
         addable: Mapping[ModelName, ModelSpec] | None = None,
+        variant: str = "",
     ) -> None:
         self.spec = spec
         self.incarnation = incarnation
@@ -67,7 +68,7 @@ class SimWorker:
         self._lump_tokens = lump_tokens
         self._timer: Event | None = None
         self._skew_s = skew_s
-        infos = {model.name: _info(model) for model in models}
+        infos = {model.name: _info(model, variant) for model in models}
         self.instances = ModelledInstances(
             loop,
             host,
@@ -82,7 +83,9 @@ class SimWorker:
             self._lump,
             meter,
         )
-        self._added = SimAddedModels(addable or {}, _info, self.instances, loop, self._send_head)
+        self._added = SimAddedModels(
+            addable or {}, lambda model: _info(model, variant), self.instances, loop, self._send_head
+        )
         self.requests = WorkerRequests(
             self.instances,
             self._send_head,
@@ -202,10 +205,10 @@ class SimWorker:
             self._watch()
 
 
-def _info(model: ModelSpec) -> ModelInfo:
+def _info(model: ModelSpec, variant: str) -> ModelInfo:
     return ModelInfo(
         model.name,
-        f"digest of {model.name}",
+        f"digest of {model.name} {variant}",
         model.context_tokens,
         model.device_bytes,
         is_loaded=False,

@@ -33,8 +33,8 @@ _NOT_ABOUT_REQUESTS = (Hello, Alive, Left, Relayed, ModelChanged, ModelRefused, 
 
 
 class Watch(Protocol):
-    """Who looks on: `arrives` is called before a message is taken, `was_taken` after it, `linked` as a link of
-    a worker to the head begins, `says` of all else."""
+    """Who looks on: `arrives` is called before a message is taken, `was_taken` after it, `linked` as a worker
+    gets a link to the head, `says` of all else."""
 
     def arrives(self, sender: WorkerId, receiver: WorkerId, message: Message) -> None: ...
 
@@ -49,7 +49,8 @@ class Life(Struct, frozen=True):
     """How the parts of a world live: seconds until a link is found dead, and how devices are cleaned up.
 
     `lump_tokens` are drawn at once where nobody looks: 1 is exact, more is quicker. `limits` are the head's,
-    `move_limits` those of its moves, `known` what it knows of their costs.
+    `move_limits` those of its moves, `known` what it knows of their costs. The hosts in `others` have other
+    checkpoints under the models' names, which draw something else.
     """
 
     dead_after_s: float = 5.0
@@ -59,6 +60,7 @@ class Life(Struct, frozen=True):
     limits: HeadLimits = HeadLimits(max_queued=UNLIMITED, max_running=UNLIMITED)
     move_limits: MoveLimits = MoveLimits()
     known: Constants | None = None
+    others: Mapping[str, Draws] = {}
 
 
 class World:
@@ -129,7 +131,7 @@ class World:
             self.hosts[spec.host],
             self._models[spec.host],
             self.loop,
-            self._draws,
+            self._life.others.get(spec.host, self._draws),
             self._meter,
             lambda message: self._to_head(name, message),
             lambda peer, message: self._to_peer(name, peer, message),
@@ -139,6 +141,7 @@ class World:
             self._life.lump_tokens,
             skew_s,
             self._specs_by_model,
+            spec.host if spec.host in self._life.others else "",
         )
         self.loop.after(spec.delay_s, lambda: self.link(name))
 
@@ -180,8 +183,8 @@ class World:
             self.loop.at(at_s, partial(self._end_of, name, other, number), priority=1)
 
     def cut(self, x: WorkerId, y: WorkerId, later_s: float = 0.0, num_kept: int = 0) -> None:
-        """Break the link between two: `y` notices `later_s` after `x`. Of what is under way each way, the first
-        `num_kept` frames still arrive. A worker dials its head again."""
+        """Break the link between two: `y` notices `later_s` after `x`. Each way, the first `num_kept` frames
+        that are under way still arrive. A worker dials its head again."""
         self._say(x, f"loses its link to {y}")
         if HEAD in (x, y):
             name = y if x == HEAD else x
@@ -206,8 +209,8 @@ class World:
         one_way: bool = False,
         later_s: float = 0.0,
     ) -> None:
-        """Let nothing through between a worker and others (`one_way`: from it) for so long. Silence is noticed
-        by its length, by the worker `later_s` after the others."""
+        """Let nothing through between a worker and others (`one_way`: from it) for so long. Silence that is
+        too long is noticed, by the worker `later_s` after the others."""
         self._say(name, f"is cut off from {', '.join(others)} for {seconds:.2f} s")
         for other in others:
             for link in ((name, other),) if one_way else ((name, other), (other, name)):
@@ -227,8 +230,8 @@ class World:
         self.loop.after(down_s, self._start_head)
 
     def replay_former(self, name: WorkerId) -> int:
-        """Give the head what a worker's former link had still carried about requests, as if it had come by the
-        present one; how many messages. What it says of models names no epoch, so that nothing fences it."""
+        """Give the head what a worker's former link had still carried about requests, as if the present one had
+        carried it; how many messages. What it said of models names no epoch: nothing would fence that."""
         num_replayed = 0
         for frame in self._former.pop(name, []):
             message = wire.decode_from_worker(frame)
