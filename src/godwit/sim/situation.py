@@ -56,7 +56,7 @@ _POLICIES = (*POLICIES, "live_migration", "live_migration", "preemption", "preem
 _ROUNDS = ("Append", "Commit", "KvPart", "KvWanted", "Resume", "Resumed")
 AFTER = {
     "drop": _ROUNDS,
-    "corrupt": ("KvPart", "KvWanted"),
+    "corrupt": ("Migrate", "Resume", ""),
     "overtake": _ROUNDS,
     "fail_load": ("Load", "Prepare", ""),
     "replay": ("Tokens",),
