@@ -193,7 +193,8 @@ def test_a_taken_port_is_said(tmp_path: Path) -> None:
             "/no/such/profile.json: the profile cannot be read",
         ),
         (("head", "--profile", "/no/such/profile.json"), "/no/such/profile.json: the profile cannot be read"),
-        (("serve", "--policy", "fastest"), "live_migration"),
+        (("serve", "--policy", "slowest"), "live_migration"),
+        (("head", "--set", "hazard.family=gamma"), "hierarchical"),
         (("head", "--store", "/no/such/folder/x.sqlite", "--port", "0"), "head.store"),
         (("head", "--keep-alive", "0"), "head.keep_alive_s"),
         (("worker",), "--join"),
@@ -211,7 +212,7 @@ def test_a_wrong_setting_ends_with_status_2(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[head]\npolicy = 'fastest'", "live_migration"),
+        ("[head]\npolicy = 'slowest'", "live_migration"),
         ("[head]\nhots = 'x'", "head.hots"),
         ("[[models]]\nname = 'mine'\npath = '/no/such.gguf'", "/no/such.gguf"),
     ],

@@ -8,6 +8,7 @@ from godwit.cli_tables import describe_move, show_costs, show_estimates, show_st
 from godwit.client import ClusterStatus, ModelStatus, RequestStatus, WorkerStatus
 from godwit.costs.accuracy import ErrorSummary
 from godwit.costs.report import CostsReport, Known, PairReport, ServerReport
+from godwit.costs.sessions import LeavingEstimate
 from godwit.costs.startup import EstimatesReport, LoadEstimate, ResumeEstimate
 from godwit.protocol.entry import MoveRecord
 from godwit.types import MoveId, RequestId, Round, Tier, WorkerId
@@ -118,12 +119,18 @@ def test_estimates_are_listed_with_where_they_come_from_and_what_is_emulated() -
     )
     console = Console(width=160)
     with console.capture() as capture:
-        show_estimates(console, Estimates(report, {"w1": {Tier.SSD: 2e8}}))
+        leaving = (
+            LeavingEstimate("w1", 6, 5, 70.4, 0.3721, None, "weibull"),
+            LeavingEstimate("w2", 0, 0, 5.0, 1.0, 30.0, "weibull"),
+        )
+        show_estimates(console, Estimates(report, {"w1": {Tier.SSD: 2e8}}, leaving))
     lines = [" ".join(line.replace("│", " ").split()) for line in capture.get().splitlines()]
     assert "any other ssd 1,500 assumed" in lines
     assert "w1 ssd 200 learnt from 1 load" in lines
     assert "w1 m 200.0 ms 4.0 ms learnt from 3 moves 50.0 ms" in lines
     assert "load 7 100.0 ms 400.0 ms -50.0 ms" in lines
+    assert "w1 70 s 37.2% 6, of which 5 ended weibull" in lines
+    assert "w2 5 s, gone within 30 s 100.0% 0, of which 0 ended weibull" in lines
     assert "w1 emulates ssd at 200 MB/s: its times are not its hardware's." in lines
 
 

@@ -32,6 +32,8 @@ def test_every_section_is_read() -> None:
         port = 9000
         [moves]
         max_rounds = 3
+        [hazard]
+        early = "classic"
         [worker]
         name = "gpu-1"
         slots = 8
@@ -46,6 +48,7 @@ def test_every_section_is_read() -> None:
         {},
     )
     assert (settings.head.port, settings.moves.max_rounds) == (9000, 3)
+    assert (settings.hazard.early, settings.hazard.family) == ("classic", "hierarchical")
     assert (settings.worker.name, settings.worker.slots) == ("gpu-1", 8)
     assert settings.security.api_keys == ("k1",)
     assert settings.models[0].options == {"gpu_layers": 99}
@@ -69,7 +72,7 @@ def test_secrets_do_not_show_in_what_is_printed() -> None:
         ("[head]\nport = 70000", r"head\.port: expected `int` <= 65535"),
         ("[head]\nprot = 1", r"head\.prot: no such setting; allowed here: host, port,"),
         ("[moves]\nmethod = 'swim'", r"moves\.method: .*allowed: auto, tokens, kv, split"),
-        ("[haed]", "haed: no such setting; allowed here: head, moves, worker, security, models"),
+        ("[haed]", "haed: no such setting; allowed here: head, moves, hazard, worker, security, models"),
         ("[worker]\nslots = 0", r"worker\.slots: expected `int` >= 1"),
         ("[worker]\nslots = 'x'", r"worker\.slots: expected `int`, got `str`"),
         ("[worker]\nname = 'a b'", r"worker\.name"),
@@ -123,7 +126,7 @@ def test_insecure_allows_everything() -> None:
 def test_the_docs_name_every_key_with_its_default() -> None:
     docs = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text()
     settings = Settings()
-    for section in ("head", "moves", "worker", "security"):
+    for section in ("head", "moves", "hazard", "worker", "security"):
         part = docs.split(f"## [{section}]")[1].split("\n## ")[0]
         for field in fields(getattr(settings, section)):
             names = ((row.split("|")[1], row) for row in part.splitlines() if row.startswith("| `"))
@@ -149,6 +152,9 @@ def test_any_setting_may_be_assigned_and_wins_over_the_text() -> None:
         ("head.patience=2", "head.patience: no such setting; allowed here: .*patience_s"),
         ("head.patience_s=0", "head.patience_s: expected `float` > 0"),
         ("worker.slots=many", "worker.slots: expected `int`, got `str`"),
+        ("hazard.early=soon", "hazard.early: .*allowed: window, classic, off"),
+        ("hazard.hysteresis_s=-1", "hazard.hysteresis_s: expected `float` >= 0"),
+        ("hazard.min_remaining_tokens=0", "hazard.min_remaining_tokens: expected `int` >= 1"),
     ],
 )
 def test_a_wrong_assignment_says_what_is_right(assignment: str, words: str) -> None:

@@ -12,9 +12,10 @@ from godwit.config import ModelSettings
 from godwit.costs.choice import Observation
 from godwit.costs.constants import Constant
 from godwit.costs.known import Constants, ServerConstants
-from godwit.keeper import ALIVE_EVERY_S, Keeper
+from godwit.errors import ConfigError
+from godwit.keeper import ALIVE_EVERY_S, Keeper, stays
 from godwit.router.metrics import RouterMetrics
-from godwit.runtime.store import Store
+from godwit.runtime.store import HEAD_STOPPED, HEAD_STOPS, Session, Store
 from godwit.scheduling.catalog import Catalog
 from godwit.scheduling.eventlog import EventLog
 from godwit.types import LoadRecord, ModelName, Phases, RequestId, Tier, WorkerId
@@ -54,6 +55,10 @@ def test_what_was_learnt_is_learnt_again(tmp_path: Path, metrics: RouterMetrics)
         for context in (100, 400, 900, 1600):
             first.resume(W1, M, context, 0.1 + context / 50)
         first.tokens(W1, M, 100, 2.0)
+        for context in (100, 400, 900, 1600):
+            first.prefill(W1, M, context, context / 200)
+        for _ in range(200):
+            first.output(M, 40, 20)
         for tokens in (100, 500, 900):
             seconds = tokens / 40
             phases = Phases(compute_s=seconds, ready_s=seconds)
@@ -65,6 +70,8 @@ def test_what_was_learnt_is_learnt_again(tmp_path: Path, metrics: RouterMetrics)
         assert load.bandwidth_bytes_per_s == pytest.approx(5e8)
         assert second.times.resume_s(W1, M, 1000) == pytest.approx(20.1)
         assert second.times.token_s(W1, M) == pytest.approx(0.02)
+        assert second.times.prefill_s(W1, M, 1000) == pytest.approx(5.0)
+        assert second.times.remaining_tokens(M, 0, 50, None) == pytest.approx(100, rel=0.05)
         assert second.costs.terms("m", "w0", "w1").destination.prefill_tps == pytest.approx(40)
         # What is learnt again is not stored again.
         assert len(store.latest(Observation)) == 3
@@ -128,10 +135,13 @@ def test_what_had_to_go_is_counted(keeper: Keeper, metrics: RouterMetrics) -> No
     log = EventLog(100)
     for kind in ("Preempt", "Unload", "Unload", "Interrupt"):
         log.add(0.0, kind, "", model=M, worker=W1, request=R if kind != "Unload" else None)
+    for reason in ("drain", "early: expected to save 4.1 s", "asked for"):
+        log.add(0.0, "Move", reason, request=R, model=M, worker=W1)
     keeper.tick(0.0, log, catalog())
     keeper.tick(0.1, log, catalog())
     assert number(metrics, "godwit_preemptions_total") == 1
     assert number(metrics, "godwit_evictions_total") == 2
+    assert number(metrics, "godwit_early_moves_total") == 1
 
 
 def test_it_says_from_time_to_time_that_the_head_is_alive(tmp_path: Path, metrics: RouterMetrics) -> None:
@@ -150,3 +160,46 @@ def test_it_says_from_time_to_time_that_the_head_is_alive(tmp_path: Path, metric
     with closing(Store(tmp_path / "crashed")) as store:
         (session,) = store.sessions()
     assert session.left_at == 1000.0 + ALIVE_EVERY_S
+
+
+def test_a_stay_goes_on_over_heads_as_long_as_the_workers_life_does() -> None:
+    """A life of w1 saw three heads; the next was there when the last head ended."""
+    lost = "its connection was lost"
+    ended, cut_off = stays(
+        [
+            Session(W1, 5, 100.0, 200.0, HEAD_STOPPED),
+            Session(WorkerId("w2"), 5, 100.0, 150.0, lost),
+            Session(W1, 5, 210.0, 300.0, HEAD_STOPS),
+            Session(W1, 5, 310.0, 400.0, lost),
+            Session(W1, 6, 410.0, 500.0, HEAD_STOPS),
+        ]
+    )
+    assert [(one.worker, one.joined_at, one.left_at) for one in ended] == [
+        ("w2", 100.0, 150.0),
+        ("w1", 100.0, 400.0),
+    ]
+    assert cut_off == [Session(W1, 6, 410.0, 500.0, HEAD_STOPS)]
+
+
+def test_hazards_begin_from_what_is_stored(tmp_path: Path, metrics: RouterMetrics) -> None:
+    """Two sessions of 100 s; the third was under way for 30 s when a head crashed, 70 s ago."""
+    path, wall_s = tmp_path / "head.sqlite", [1000.0]
+    with closing(Store(path, lambda: wall_s[0])) as store:
+        for incarnation in (1, 2, 3):
+            store.joined(W1, incarnation)
+            store.written().result()
+            wall_s[0] += 100.0 if incarnation < 3 else 30.0
+            if incarnation < 3:
+                store.left(W1, "left on purpose")
+    wall_s[0] += 70.0
+    with closing(Store(path, lambda: wall_s[0])) as store:
+        keeper = Keeper(store, metrics, None, "weibull", now=lambda: 5.0, wall_now=lambda: wall_s[0])
+        keeper.hazards.joined(W1, 6.0, 3)
+        (told,) = keeper.hazards.report(6.0)
+    assert (told.n, told.num_ended, told.family) == (2, 2, "weibull")
+    assert told.age_s == pytest.approx(101.0)
+
+
+def test_no_such_family(metrics: RouterMetrics) -> None:
+    with closing(Store(None)) as store, pytest.raises(ConfigError, match="kaplan_meier"):
+        Keeper(store, metrics, None, "gamma")

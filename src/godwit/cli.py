@@ -22,6 +22,7 @@ from godwit import (
     cli_models,
     cli_run,
     cli_settings,
+    cli_sim,
     cli_tables,
 )
 from godwit.client import AdminClient, ClusterStatus, Estimates, WorkerStatus, decode, move_record
@@ -287,9 +288,9 @@ cli_demo.add_commands(app)
 cli_bench.add_commands(app)
 cli_calibrate.add_commands(app)
 cli_costs.add_commands(app)
-app.add_typer(sim := typer.Typer(no_args_is_help=True), name="sim", help="Simulate clusters.")
-cli_chaos.add_command(sim)
 cli_models.add_commands(app)
+cli_sim.add_commands(app)
+cli_chaos.add_command(cli_sim.sim)
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from godwit.config import (
     check_settings,
     parse_settings,
 )
+from godwit.costs.families import family_named
 from godwit.errors import ConfigError
 from godwit.profile import read_profile
 from godwit.scheduling.policies import policy_named
@@ -84,6 +85,7 @@ def with_models(settings: Settings, models: list[str], engine: str | None) -> Se
 def check_head(settings: Settings) -> None:
     """Everything about a head that can be wrong before it starts."""
     policy_named(settings.head.policy)
+    family_named(settings.hazard.family)
     if settings.moves.profile is not None:
         read_profile(Path(settings.moves.profile))
     check_listen("head.host", settings.head.host, settings.security, serves_clients=True)

@@ -9,6 +9,7 @@ from godwit.admin.shapes import EmulatedTiers
 from godwit.client import ClusterStatus, Estimates, ModelStatus, RequestStatus, WorkerStatus
 from godwit.costs.accuracy import ErrorSummary
 from godwit.costs.report import CostsReport, Known, PairReport, ServerReport
+from godwit.costs.sessions import LeavingEstimate
 from godwit.protocol.entry import MoveRecord
 from godwit.types import Tier
 
@@ -61,7 +62,21 @@ def show_estimates(console: Console, answer: Estimates) -> None:
         console.print(_errors("what", "times", report.errors))
     else:
         console.print("No load or move has been predicted and made yet.")
+    if answer.leaving:
+        console.print(_leaving(answer.leaving))
     show_emulation(console, answer.emulated_tiers)
+
+
+def _leaving(estimates: Sequence[LeavingEstimate]) -> Table:
+    columns = ("worker", "here for", "leaves within 10 min", "earlier sessions", "by")
+    table = make_table("How likely workers are to leave", *columns)
+    for one in estimates:
+        here = f"{one.age_s:.0f} s"
+        if one.notice_s is not None:
+            here += f", gone within {one.notice_s:.0f} s"
+        sessions = f"{one.n}, of which {one.num_ended} ended"
+        table.add_row(one.worker, here, f"{one.leaves_within_10_min:.1%}", sessions, one.family)
+    return table
 
 
 def show_emulation(console: Console, emulated: EmulatedTiers) -> None:

@@ -14,7 +14,7 @@ from godwit.errors import ConfigError
 
 BUILT_IN_MODELS = ("smollm2-135m", "gemma3-270m")
 DEFAULT_MODEL = "smollm2-135m"
-SETTABLE = ("head", "moves", "worker", "security")
+SETTABLE = ("head", "moves", "hazard", "worker", "security")
 URL_SCHEMES = ("https", "http", "file", "hf")
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -24,6 +24,7 @@ Bandwidth = Annotated[float, Meta(ge=1000)]
 Text = Annotated[str, Meta(min_length=1)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", max_length=100)]
 Option = str | int | float | bool
+EarlyRule = Literal["window", "classic", "off"]
 MoveMethod = Literal["auto", "tokens", "kv", "split"]
 
 
@@ -84,6 +85,24 @@ class MoveSettings(_Section, frozen=True):
     timeout_s: Seconds = 60.0
     max_moves_per_worker: Count = 2
     max_tries: Count = 3
+
+
+class HazardSettings(_Section, frozen=True):
+    """With `head.policy` "hazard": how likely workers are to leave, and when requests leave them first.
+
+    `family` is one of `godwit.costs.families`, `early` one of the two rules of `godwit.scheduling.early`, or
+    "off". A loss costs `stall_s` beside the recompute. A request moves early if that saves more than
+    `hysteresis_s`, at most `max_hops` times, and not for fewer than `min_remaining_tokens`; it is looked at
+    every `check_s`.
+    """
+
+    family: str = "hierarchical"
+    early: EarlyRule = "window"
+    stall_s: Annotated[float, Meta(ge=0)] = 5.0
+    hysteresis_s: Annotated[float, Meta(ge=0)] = 5.0
+    max_hops: Annotated[int, Meta(ge=0)] = 3
+    min_remaining_tokens: Count = 32
+    check_s: Seconds = 1.0
 
 
 class WorkerSettings(_Section, frozen=True):
@@ -154,6 +173,7 @@ class Settings(_Section, frozen=True):
 
     head: HeadSettings = HeadSettings()
     moves: MoveSettings = MoveSettings()
+    hazard: HazardSettings = HazardSettings()
     worker: WorkerSettings = WorkerSettings()
     security: SecuritySettings = SecuritySettings()
     models: tuple[ModelSettings, ...] = (ModelSettings(name=DEFAULT_MODEL),)
@@ -162,6 +182,7 @@ class Settings(_Section, frozen=True):
 _SECTIONS: Mapping[str, type[Struct]] = {
     "head": HeadSettings,
     "moves": MoveSettings,
+    "hazard": HazardSettings,
     "worker": WorkerSettings,
     "security": SecuritySettings,
     "models": ModelSettings,

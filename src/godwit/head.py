@@ -16,7 +16,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from godwit.admin.app import Admin
-from godwit.config import HeadSettings, MoveSettings, Settings, check_listen
+from godwit.config import HazardSettings, HeadSettings, MoveSettings, Settings, check_listen
 from godwit.costs.choice import PHASES
 from godwit.errors import LinkError, ProtocolError, UnauthorizedError, UnavailableError
 from godwit.keeper import Keeper
@@ -31,15 +31,17 @@ from godwit.router.metrics import RouterMetrics
 from godwit.router.settings import RouterSettings
 from godwit.runtime.doors import server_tls
 from godwit.runtime.link import Link, accept
-from godwit.runtime.store import Store
+from godwit.runtime.store import HEAD_STOPS, Store
 from godwit.scheduling.control import Control
 from godwit.scheduling.drains import DrainSettings
+from godwit.scheduling.early import EarlySettings
 from godwit.scheduling.eventlog import EventLog
 from godwit.scheduling.observations import observation
 from godwit.scheduling.policies import policy_named
 from godwit.scheduling.recorder import Recorder
 from godwit.scheduling.scheduler import Scheduler, SchedulerSettings
 from godwit.scheduling.switchboard import Switchboard
+from godwit.scheduling.view import Risks
 from godwit.types import MoveId, MoveLimits, WorkerId
 
 TICK_S = 0.1
@@ -57,7 +59,8 @@ async def run_head(settings: Settings, ready: Callable[[str], None]) -> None:
     known = None if profile is None else read_profile(Path(profile)).constants
     with closing(Store(None if head.store is None else Path(head.store))) as store:
         metrics = RouterMetrics(CollectorRegistry())
-        await _serve(settings, Keeper(store, metrics, known), metrics, ready)
+        keeper = Keeper(store, metrics, known, settings.hazard.family)
+        await _serve(settings, keeper, metrics, ready)
 
 
 async def _serve(
@@ -115,7 +118,9 @@ def _control(
     head, moves = settings.head, settings.moves
     policy = policy_named(head.policy)
     drains = DrainSettings(moves.max_moves_per_worker, moves.max_tries)
-    limits = SchedulerSettings(drains, head.keep_alive_s, head.patience_s)
+    early = _early_settings(settings.hazard, moves) if head.policy == "hazard" else None
+    limits = SchedulerSettings(drains, head.keep_alive_s, head.patience_s, early)
+    risks = Risks(keeper.hazards, settings.hazard.stall_s)
 
     def on_record(record: MoveRecord) -> None:
         records.append(record)
@@ -125,9 +130,9 @@ def _control(
         send=hub.send,
         wake=hub.wake,
         new_move=lambda: MoveId(f"move-{uuid.uuid4().hex[:12]}"),
-        new_scheduler=lambda: Scheduler(policy, keeper.times, limits, random.random),
+        new_scheduler=lambda: Scheduler(policy, keeper.times, limits, random.random, risks),
         policy=head.policy,
-        recorder=Recorder(keeper.times, log, time.monotonic, keeper),
+        recorder=Recorder(keeper.times, log, time.monotonic, keeper, keeper.hazards),
         limits=HeadLimits(
             head.max_queued,
             head.max_running,
@@ -150,6 +155,19 @@ def _control(
         bias_s={phase: partial(control.costs.bias_s, phase) for phase in PHASES},
     )
     return control
+
+
+def _early_settings(hazard: HazardSettings, moves: MoveSettings) -> EarlySettings | None:
+    if hazard.early == "off":
+        return None
+    return EarlySettings(
+        hazard.early,
+        hazard.hysteresis_s,
+        hazard.max_hops,
+        hazard.min_remaining_tokens,
+        hazard.check_s,
+        moves.max_moves_per_worker,
+    )
 
 
 def move_limits(moves: MoveSettings) -> MoveLimits:
@@ -228,7 +246,7 @@ class Hub:
     def close(self) -> None:
         """End all links."""
         for link in self._links.values():
-            link.close("the head stops")
+            link.close(HEAD_STOPS)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """The route `/link`: a worker joins and stays until its link ends."""

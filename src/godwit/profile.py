@@ -158,7 +158,14 @@ def _server(
         own.prefill_loaded_tps,
         sized.kv_bytes_per_token,
         sized.kv_points,
+        _token_s(own),
     )
+
+
+def _token_s(own: ModelProfile) -> Constant | None:
+    """Seconds a token of a request that is alone; None where nobody measured that."""
+    alone = next((one.decode_tps.value for one in own.batches if one.batch == 1), None)
+    return None if alone is None else Constant(1 / alone)
 
 
 def parse_profile(text: str | bytes) -> Profile:

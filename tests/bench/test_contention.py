@@ -107,6 +107,7 @@ def test_a_row() -> None:
     assert disturbed(LOG) == {"moved", "killed", "ended"}
     assert (row.requests, row.errors, row.problems) == (4, 1, ("broken: the engine failed",))
     assert (row.moves, row.failed_moves, row.kills, row.paused_requests) == (1, 1, 1, 2)
+    assert row.failures == {"the request ended": 1}
     assert row.reloads == {"dram": 1, "ssd": 2}
     assert row.startup_p50_s == pytest.approx(3.9) and row.startup_mean_s == pytest.approx(3.267)
     assert (row.ttft_p50_s, row.ttft_p99_s) == (2.0, 2.0)
@@ -198,9 +199,11 @@ async def test_a_short_run(stage: Stage, tmp_path: Path) -> None:
     # Every checkpoint that was loaded had been at one tier or the other, for at least each model once.
     assert sum(row.reloads.values()) >= len(stage.scene.models)
     assert report.estimators["loading"].n == sum(row.reloads.values())
+    # Errors are of this run's own moves, and not of the rehearsal's.
+    assert "resume" not in report.estimators or report.estimators["resume"].n <= row.moves
     told = msgspec.to_builtins(report)
     assert told["emulated"] == {"ssd_mb_per_s": 0.1, "dram_mb_per_s": 1.0}
-    assert told["arrivals"]["cv"] == 8.0 and told["arrivals"]["seed"] == 1
+    assert told["arrivals"]["cv"] == 8.0 and told["arrivals"]["seed"] == load.seed
     assert any("starting the workers" in line for line in said)
     decisions = (tmp_path / "logs" / "live_migration" / DECISIONS).read_bytes().splitlines()
     assert len(decisions) > 3 * row.requests

@@ -194,3 +194,50 @@ def test_what_is_kept_is_bounded_and_looking_keeps_nothing() -> None:
         times.load_s(A, info())
     learnt = [one.worker for one in times.report().loads if one.worker is not None]
     assert learnt == [A, C]
+
+
+# --- what a request that starts takes ---------------------------------------------------------------------
+
+
+def test_the_time_to_a_first_token_is_a_line_of_its_own() -> None:
+    times = StartupTimes()
+    before = times.resume_s(A, M, 1000)
+    for context in (100, 500, 900, 1300):
+        times.learn_prefill(A, M, context, 0.5 + context / 100)
+    assert times.prefill_s(A, M, 1000) == pytest.approx(10.5)
+    assert times.resume_s(A, M, 1000) == before
+    # A worker that nobody has seen takes the pool's.
+    assert times.prefill_s(B, M, 1000) == pytest.approx(10.5)
+    times.learn_prefill(A, M, 0, 1.0)
+    times.learn_prefill(A, M, 100, 0.0)
+    assert times.prefill_s(A, M, 1000) == pytest.approx(10.5)
+
+
+def test_workers_learn_apart_from_each_other() -> None:
+    times = StartupTimes()
+    for context in (100, 500, 900, 1300):
+        times.learn_prefill(A, M, context, context / 150)
+        times.learn_prefill(B, M, context, context / 1500)
+    for _ in range(5):
+        times.learn_tokens(A, M, 120, 10.0)
+        times.learn_tokens(B, M, 600, 10.0)
+    assert times.prefill_s(A, M, 600) == pytest.approx(4.0)
+    assert times.prefill_s(B, M, 600) == pytest.approx(0.4)
+    assert (times.token_s(A, M), times.token_s(B, M)) == pytest.approx((1 / 12, 1 / 60))
+
+
+def test_what_is_known_of_a_worker_or_a_model_is_where_it_begins() -> None:
+    known = Constants(
+        models={M: ServerConstants(token_s=Constant(0.04))},
+        workers={(A, M): ServerConstants(Constant(150.0), Constant(0.5), token_s=Constant(0.08))},
+    )
+    times = StartupTimes(known)
+    assert times.prefill_s(A, M, 150) == pytest.approx(1.5)
+    assert (times.token_s(A, M), times.token_s(B, M)) == (0.08, 0.04)
+    times.learn_tokens(B, M, 100, 1.0)
+    assert times.token_s(A, M) == 0.08
+    for _ in range(3):
+        times.learn_tokens(A, M, 100, 2.0)
+    assert times.token_s(A, M) == pytest.approx(0.02)
+    (told,) = [one for one in times.report().resumes if one.worker == A]
+    assert told.token_s == pytest.approx(0.02) and told.token_n == 3

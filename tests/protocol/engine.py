@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from godwit.errors import BadRequestError
 from godwit.ports import EngineEvent, KvExported, SequenceSpec
 from godwit.sim.draws import KV_BYTES_PER_TOKEN, NUM_VOCAB, HashedDraws, piece
-from godwit.sim.engine import ModelledEngine, Plan, Slot
+from godwit.sim.engine import ModelledEngine
+from godwit.sim.sequence import Plan, Slot
 from godwit.sim.spec import Rates
 from godwit.types import KvRange, ModelInfo, RequestId, Sampling, TokenId
 
@@ -58,6 +59,10 @@ class StepEngine(ModelledEngine):
 
     def _count(self, _: RequestId, first: int, last: int, _seconds: float) -> None:
         self.num_computed += last - first
+
+    def _may_join(self, one: Slot) -> bool:  # noqa: ARG002 -- part of what it replaces
+        """Never: with engines that step in turn, rounds that take in all would leave nothing to shadow."""
+        return False
 
     def _export(self, request: RequestId, one: Slot, kv: KvRange) -> None:
         if self.exports_nothing:

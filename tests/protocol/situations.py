@@ -16,9 +16,9 @@ LONG, LONG_SEED = 48, 671
 """Tokens of a request that lasts longer than any move; with this seed nothing ends it before."""
 
 
-def two_workers(costs: Constants | None = None, **kwargs: int) -> World:
+def two_workers(costs: Constants | None = None) -> World:
     """Workers a and b with the model loaded."""
-    world = World(**kwargs)
+    world = World()
     if costs is not None:
         world.control.costs = MoveCosts(costs)
     world.join("a")

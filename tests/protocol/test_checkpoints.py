@@ -1,7 +1,7 @@
 """A stream that has begun goes on with its own checkpoint only, whatever else has the model's name.
 
-Moves are refused by digest (`test_scripts`, 10); these are failovers. `godwit sim chaos` found the first one: streams
-went on with the other checkpoint's tokens.
+Moves are refused by digest (`test_scripts`, 10); these are failovers. `godwit sim chaos` found the first one:
+streams went on with the other checkpoint's tokens.
 """
 
 from godwit.protocol.messages import Accepted, Rejected, Submit

@@ -31,7 +31,7 @@ from godwit.protocol.words import describe
 from godwit.scheduling.control import Control
 from godwit.scheduling.eventlog import EventLog
 from godwit.scheduling.policies import availability
-from godwit.scheduling.recorder import Recorder
+from godwit.scheduling.recorder import Recorder, Stays
 from godwit.scheduling.scheduler import Scheduler
 from godwit.scheduling.wishes import Outcome
 from godwit.types import (
@@ -68,7 +68,7 @@ Frame = bytes | None
 class World:
     """One head and its workers. Nothing happens but by a call; `now` only moves in `tick`."""
 
-    def __init__(self, max_failovers: int = 20) -> None:
+    def __init__(self, max_failovers: int = 20, stays: Stays | None = None) -> None:
         self.now = 100.0
         self.tell: Callable[[str, str], None] = lambda _who, _what: None
         self.actor = ""
@@ -83,7 +83,7 @@ class World:
         self.outcomes: list[Outcome] = []
         self._num_moves = 0
         self._incarnation = 0
-        times, log = StartupTimes(), EventLog(100)
+        self.times = times = StartupTimes()
         self.control = Control(
             send=self._send_worker,
             wake=lambda: None,
@@ -93,7 +93,7 @@ class World:
             move_limits=LIMITS,
             placement_timeout_s=PLACEMENT_TIMEOUT_S,
             policy="availability",
-            recorder=Recorder(times, log, lambda: self.now),
+            recorder=Recorder(times, EventLog(100), lambda: self.now, stays=stays),
             on_record=self.records.append,
             now=lambda: self.now,
             costs=MoveCosts(COSTS),

@@ -43,6 +43,7 @@ class Started(Struct, frozen=True):
     prompt: Prompt
     sampling: Sampling
     sink: Sink
+    expected_tokens: int | None = None
 
 
 def tokens_of(*texts: bytes) -> list[Token]:
@@ -70,12 +71,18 @@ class ScriptedGenerations:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(
-        self, request: RequestId, model: ModelName, prompt: Prompt, sampling: Sampling, sink: Sink
+        self,
+        request: RequestId,
+        model: ModelName,
+        prompt: Prompt,
+        sampling: Sampling,
+        sink: Sink,
+        expected_tokens: int | None = None,
     ) -> None:
         """See `Generations`."""
         if self.refusal is not None and len(self.started) >= self.refuses_from:
             raise self.refusal
-        started = Started(request, model, prompt, sampling, sink)
+        started = Started(request, model, prompt, sampling, sink, expected_tokens)
         self.started.append(started)
         self._spawn(self._wake())
         if not self.is_manual:

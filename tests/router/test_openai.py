@@ -80,6 +80,15 @@ def test_max_completion_tokens_is_the_newer_name_of_max_tokens() -> None:
     assert chat(max_completion_tokens=5, max_tokens=5).choices[0].sampling.max_tokens == 5
 
 
+def test_a_guess_of_the_outputs_length_is_passed_on_and_changes_nothing_else() -> None:
+    plan = chat(expected_tokens=250)
+    assert plan.expected_tokens == 250
+    assert plan.choices[0].sampling == chat().choices[0].sampling
+    assert completion().expected_tokens is None
+    with pytest.raises(BadRequestError, match="expected_tokens"):
+        completion(expected_tokens=0)
+
+
 def test_choices_have_ids_and_seeds_of_their_own_and_the_first_has_the_clients_seed() -> None:
     plan = chat(n=3, seed=7)
     assert [c.request for c in plan.choices] == ["base-0", "base-1", "base-2"]

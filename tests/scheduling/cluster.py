@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from godwit.costs.startup import StartupTimes
 from godwit.scheduling.drains import DrainSettings
+from godwit.scheduling.early import EarlySettings
 from godwit.scheduling.events import (
     Batch,
     Decision,
@@ -30,7 +33,9 @@ from godwit.scheduling.events import (
 )
 from godwit.scheduling.policies import POLICIES
 from godwit.scheduling.scheduler import Scheduler, SchedulerSettings
+from godwit.scheduling.view import Risks
 from godwit.types import LoadRecord, ModelInfo, ModelName, RequestId, Tier, WorkerId
+from tests.scheduling.hazards import Rates
 
 SMALL, OTHER, HUGE = ModelName("small"), ModelName("other"), ModelName("huge")
 BYTES = {SMALL: 30, OTHER: 30, HUGE: 60}
@@ -211,7 +216,7 @@ class Cluster:
                 interrupted.append(decision)
             self._perform(decision)
         for decision in interrupted:
-            self._queue_again(decision.request, decision.worker)
+            self._queue_again(decision.request, decision.worker, may_return=decision.is_preemption)
         return decisions
 
     def _perform(self, decision: Decision) -> None:
@@ -262,7 +267,7 @@ class Cluster:
         destination = self.workers[move.destination]
         assert one.model in destination.loaded | destination.loading, "its load is ordered before the move"
         one.destination = move.destination
-        if move.reason == "drain":
+        if move.reason == "drain" or move.reason.startswith("early"):
             moving = [other for other in self.requests.values() if other.destination is not None]
             assert sum(other.worker == move.source for other in moving) <= MAX_MOVES
             assert sum(other.destination == move.destination for other in moving) <= MAX_MOVES
@@ -276,12 +281,15 @@ class Cluster:
         one = self.requests[name]
         one.worker = one.destination = None
 
-    def _queue_again(self, name: RequestId, failed: WorkerId) -> None:
+    def _queue_again(self, name: RequestId, failed: WorkerId, *, may_return: bool = False) -> None:
         one = self.requests[name]
         self._free(name)
         one.exclude, one.avoid, one.has_started = {failed}, set(), True
         one.deadline = self.now + PATIENCE_S
-        self.tell(_queued(name, one))
+        queued = _queued(name, one)
+        if may_return:
+            one.exclude = set()  # It has lost no server, and the scheduler knows that.
+        self.tell(queued)
 
     def _joined(self, name: WorkerId) -> WorkerJoined:
         worker = self.workers[name]
@@ -310,7 +318,12 @@ class Cluster:
 
     def _new_scheduler(self) -> Scheduler:
         limits = SchedulerSettings(DrainSettings(max_moves_per_worker=MAX_MOVES), KEEP_ALIVE_S)
-        return Scheduler(POLICIES[self.policy], StartupTimes(), limits)
+        if self.policy != "hazard":
+            return Scheduler(POLICIES[self.policy], StartupTimes(), limits)
+        early = EarlySettings(hysteresis_s=0.1, min_remaining=1, check_s=1.0, max_moves_per_worker=MAX_MOVES)
+        risks = Risks(Rates({"a": 0.1, "b": 0.01}))
+        limits = replace(limits, early=early)
+        return Scheduler(POLICIES[self.policy], StartupTimes(), limits, risks=risks)
 
 
 def _queued(name: RequestId, one: Request) -> RequestQueued:

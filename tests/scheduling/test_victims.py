@@ -52,6 +52,15 @@ def test_a_victim_goes_where_its_model_is_loaded_with_room() -> None:
     assert choice.seconds == 4.0
 
 
+def test_the_only_victim_is_found_whatever_its_price_rounds_to() -> None:
+    """For some prices p the share of all its bytes, p · n / n, is a little more than p."""
+    for num_tokens in range(1, 1000):
+        times = FixedTimes(resumes={(W1, B): 1 / 250})
+        here = worker("w0", 60, WANTED, busy("b", 60, (num_tokens,)))
+        choice = _moved(here, worker("w1", 60, absent("b", 60, Tier.DRAM)), times=times)
+        assert choice is not None, num_tokens
+
+
 def test_the_load_at_the_destination_counts() -> None:
     """It has the model on its SSD; the other is slower to resume, but has it in memory."""
     far, near = worker("w1", 100, absent("b", 60)), worker("w2", 100, absent("b", 60, Tier.DRAM))

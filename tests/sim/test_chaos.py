@@ -1,4 +1,4 @@
-"""Whatever befalls a cluster: the unmoved run's tokens or an error with a reason, and nothing leaks or waits."""
+"""Whatever befalls a cluster: the unmoved run's tokens or an error with a reason; nothing leaks or waits."""
 
 import os
 import subprocess

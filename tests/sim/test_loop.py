@@ -20,9 +20,7 @@ def test_ties_are_broken_by_priority_then_by_the_order_of_their_making(
     assert loop.num_events == len(events)
 
 
-def test_what_is_planned_for_this_instant_comes_after_what_was_planned_before_but_before_a_higher_priority() -> (
-    None
-):
+def test_what_is_planned_for_this_instant_comes_after_what_was_but_before_a_higher_priority() -> None:
     loop = Loop()
     happened: list[str] = []
 

@@ -72,9 +72,10 @@ class Admin:
         return answer(self._control.costs.report())
 
     async def estimates(self, request: web.Request) -> web.Response:
-        """The times from which starts are chosen now, and how far predictions were from what happened."""
+        """The times from which starts are chosen now, how far off they were, and who is likely to leave."""
         self._door.check(request)
-        return answer(Estimates(self._keeper.times.report(), emulated_tiers(self._control)))
+        leaving = self._keeper.hazards.report(self._control.now())
+        return answer(Estimates(self._keeper.times.report(), emulated_tiers(self._control), leaving))
 
     async def explain(self, request: web.Request) -> web.Response:
         """Where a request for a model would start now, and why there."""

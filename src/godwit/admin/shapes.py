@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from godwit.config import MoveMethod
+from godwit.costs.sessions import LeavingEstimate
 from godwit.costs.startup import EstimatesReport
 from godwit.protocol.entry import MoveRecord
 from godwit.scheduling.explain import Explanation
@@ -127,10 +128,11 @@ class ModelAnswers(Struct, frozen=True):
 
 
 class Estimates(Struct, frozen=True):
-    """Answer of GET /admin/estimates."""
+    """Answer of GET /admin/estimates; `leaving` has the workers that are connected, by name."""
 
     estimates: EstimatesReport
     emulated_tiers: EmulatedTiers = {}
+    leaving: tuple[LeavingEstimate, ...] = ()
 
 
 class Explained(Struct, frozen=True):

@@ -97,7 +97,7 @@ class _Run:
         row = make_row(clients.answers(), events, estimators, clients.drain_s)
         self._say(
             f"startup P50 {row.startup_p50_s:.2f} s, P99 {row.startup_p99_s:.2f} s, {row.moves} moves, "
-            f"{row.kills} kills, {row.errors} errors"
+            f"{row.failed_moves} failed, {row.kills} kills, {row.errors} errors"
         )
         return row
 

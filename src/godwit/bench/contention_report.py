@@ -60,7 +60,8 @@ class PolicyRow(Struct, frozen=True):
 
     Pauses are those of requests that moved or were killed; `…_with_stalls_…` has those of all requests, since
     others pause too, while their instance prefills. `reloads` are loads by the tier
-    that they came from. `drain_s` is from the last arrival to the last token.
+    that they came from. `drain_s` is from the last arrival to the last token. `failures` are failed moves by
+    their reason, and `estimators` the errors of this run's own predictions.
     """
 
     requests: int
@@ -80,6 +81,7 @@ class PolicyRow(Struct, frozen=True):
     drain_s: float
     estimators: dict[str, Errors]
     problems: tuple[str, ...] = ()
+    failures: dict[str, int] = {}
 
 
 class Arrivals(Struct, frozen=True):
@@ -115,7 +117,8 @@ def make_row(
     problems = [f"{one.request}: {one.problem}" for one in answers if one.problem is not None]
     moved = disturbed(log)
     kinds = Counter(event.kind for event in log)
-    num_moved = sum(event.kind == "MoveEnded" and _is_done(event) for event in log)
+    ends = [event for event in log if event.kind == "MoveEnded"]
+    failures = Counter(_why(event) for event in ends if not _is_done(event))
     ttft_s = [one.ttft_s for one in whole]
     startup_s = [one.ttft_s + (one.pauses_s if one.request in moved else 0.0) for one in whole]
     with_stalls_s = [one.ttft_s + one.pauses_s for one in whole]
@@ -131,13 +134,14 @@ def make_row(
         startup_with_stalls_p50_s=_percentiles(with_stalls_s)[0],
         startup_with_stalls_p99_s=_percentiles(with_stalls_s)[1],
         paused_requests=sum(one.pauses_s > 0 for one in whole if one.request in moved),
-        moves=num_moved,
-        failed_moves=kinds["MoveEnded"] - num_moved,
+        moves=len(ends) - failures.total(),
+        failed_moves=failures.total(),
         kills=kinds["Preempt"],
         reloads=reloads(log),
         drain_s=round(drain_s, 1),
         estimators=dict(estimators),
         problems=tuple(problems[:MAX_PROBLEMS]),
+        failures=dict(failures),
     )
 
 
@@ -166,6 +170,10 @@ def best_known(rows: Mapping[str, PolicyRow]) -> dict[str, Errors]:
 def _is_done(event: Event) -> bool:
     """The log says "method outcome: reason"."""
     return event.reason.partition(":")[0].endswith(" done")
+
+
+def _why(event: Event) -> str:
+    return event.reason.partition(": ")[2]
 
 
 def _percentiles(values_s: Sequence[float]) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Families of survival curves: from the sessions of a fleet to one table row a server. Pure.
 
-Every family gives a row for each server and, last, one for a server without history. What a fleet has not
-shown yet is assumed: sessions end once a day, by a tenth of a session's weight.
+Every family gives a row for each server and, last, one for a server without history. A fleet of which nobody
+has left yet is assumed to lose each server once a day, by a hundredth of a session's weight.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from godwit.costs.survival import GRID_S, Floats, Sessions, table
 from godwit.errors import ConfigError
 
 ASSUMED_SESSION_S = 86_400.0
-_ASSUMED_WEIGHT = 0.1
+_ASSUMED_WEIGHT = 0.01
 _PRIOR_SESSIONS = 4.0
 """A server's own history counts for half when it has so many ended sessions."""
 _MIN_OWN = 5
@@ -27,11 +27,8 @@ Family = Callable[[Sequence[Sessions]], Floats]
 
 
 def exponential(fleet: Sequence[Sessions]) -> Floats:
-    """A constant hazard: ended sessions over all time seen; the pool counts as one session of each server."""
-    pooled = _pool(fleet)
-    rate = _mean_rate(pooled)
-    rates = [(len(one.ended_s) + 1) / (_exposure_s(one) + 1 / rate) for one in fleet]
-    return table(np.exp(-np.outer([*rates, rate], GRID_S)))
+    """A constant hazard: ended sessions over all time seen, each server's mixed with that of the pool."""
+    return _mixed(fleet, lambda one: np.asarray(np.exp(-_mean_rate(one) * GRID_S)))
 
 
 def weibull(fleet: Sequence[Sessions]) -> Floats:
@@ -73,16 +70,11 @@ def weibull_ml(sessions: Sessions) -> tuple[float, float]:
 
 
 def kaplan_meier(fleet: Sequence[Sessions]) -> Floats:
-    """The product limit of each server's sessions, mixed with that of the pool, which has the weight of 4.
+    """The product limit of each server's sessions, mixed with that of the pool.
 
     Beyond the longest session the hazard is the mean one, ends over all time seen.
     """
-    of_pool = _product_limit(_pool(fleet))
-    rows = []
-    for one in fleet:
-        weight = len(one.ended_s) / (len(one.ended_s) + _PRIOR_SESSIONS)
-        rows.append(weight * _product_limit(one) + (1 - weight) * of_pool if weight else of_pool)
-    return table(np.array([*rows, of_pool]))
+    return _mixed(fleet, _product_limit)
 
 
 FAMILIES: dict[str, Family] = {
@@ -101,6 +93,16 @@ def family_named(name: str) -> Family:
             f"hazard.family: there is no family {name!r}; choose one of: {', '.join(sorted(FAMILIES))}"
         )
     return family
+
+
+def _mixed(fleet: Sequence[Sessions], survival: Callable[[Sessions], Floats]) -> Floats:
+    """Each server's own curve, mixed with the pool's, which has the weight of 4 ended sessions."""
+    of_pool = survival(_pool(fleet))
+    rows = []
+    for one in fleet:
+        weight = len(one.ended_s) / (len(one.ended_s) + _PRIOR_SESSIONS)
+        rows.append(weight * survival(one) + (1 - weight) * of_pool if weight else of_pool)
+    return table(np.array([*rows, of_pool]))
 
 
 def _product_limit(sessions: Sessions) -> Floats:
@@ -127,11 +129,9 @@ def _pool(fleet: Sequence[Sessions]) -> Sessions:
     return Sessions(ended + censored, (True,) * len(ended) + (False,) * len(censored))
 
 
-def _exposure_s(sessions: Sessions) -> float:
-    return sum(sessions.seconds) + (sessions.live_s or 0.0)
-
-
 def _mean_rate(sessions: Sessions) -> float:
-    """Ends per second, with what is assumed."""
-    num_ended = len(sessions.ended_s) + _ASSUMED_WEIGHT
-    return num_ended / (_exposure_s(sessions) + _ASSUMED_WEIGHT * ASSUMED_SESSION_S)
+    """Ends per second of all time seen; what is assumed where there is no end."""
+    seen_s = sum(sessions.seconds) + (sessions.live_s or 0.0)
+    if num_ended := len(sessions.ended_s):
+        return num_ended / seen_s
+    return _ASSUMED_WEIGHT / (seen_s + _ASSUMED_WEIGHT * ASSUMED_SESSION_S)

@@ -1,7 +1,7 @@
 """A fleet's servers differ: each one's curve from what the fleet is like and from its own few sessions. Pure.
 
 Every server has a Weibull curve, one of a fixed set of scales and shapes. How common each is in the fleet is
-estimated by expectation-maximisation from all servers' likelihoods, with a flat Dirichlet prior (empirical
+estimated by expectation-maximisation from all servers' likelihoods, with a Dirichlet prior (empirical
 Bayes with a mixing distribution on a grid: Laird, JASA 1978). A server's curve is the mixture of all,
 weighted by that and by the likelihood of its own ended sessions: with none it is the fleet's, and each own
 session moves it. Conditioned on its age it also learns from the session under way, since S(a + t)/S(a) of a
@@ -23,8 +23,12 @@ _PER_SCALE = _SCALE_S**-_SHAPE
 with np.errstate(over="ignore"):
     _SURVIVAL: Floats = np.exp(-((GRID_S[None, :] / _SCALE_S[:, None]) ** _SHAPE[:, None]))
 
-_PRIOR_SERVERS = 3.0
-"""The weight of the flat prior: so many servers, spread over the whole set."""
+_ASSUMED_SCALE_S, _ASSUMED_SIGMA = 86_400.0, 2.5
+_PRIOR = np.exp(-0.5 * (np.log(_SCALE_S / _ASSUMED_SCALE_S) / _ASSUMED_SIGMA) ** 2)
+_PRIOR /= _PRIOR.sum()
+"""Before a fleet has shown anything its servers stay for a day, or for a twelfth or twelve times of that."""
+_PRIOR_SERVERS = 2.0
+"""The weight of this prior, in servers."""
 _NUM_STEPS = 30
 
 
@@ -54,13 +58,12 @@ def _log_likelihood(sessions: Sessions, *, with_live: bool) -> Floats:
 
 def _fleet_weights(log_likelihood: Floats) -> Floats:
     """How common each curve is."""
-    flat = np.full(len(_SHAPE), 1 / len(_SHAPE))
     likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True, initial=-np.inf))
-    weights = flat
+    weights: Floats = _PRIOR
     for _ in range(_NUM_STEPS if len(likelihood) else 0):
         # Each server's posterior, summed: P(curve | its sessions).
         shares = likelihood.T @ (1 / (likelihood @ weights)) * weights
-        weights = (shares + _PRIOR_SERVERS * flat) / (len(likelihood) + _PRIOR_SERVERS)
+        weights = (shares + _PRIOR_SERVERS * _PRIOR) / (len(likelihood) + _PRIOR_SERVERS)
     return weights
 
 

@@ -41,7 +41,7 @@ class MoveRecord(Struct, frozen=True):
 
     `method` is what was done: "tokens", "kv", "split", "failover", or with an arrow what it fell back to,
     `kv_problem` says why; with `is_live` False the source had stopped first. `context_tokens` were known when
-    it was planned, `kv_tokens` of them (and of those drawn since) were shipped, in `kv_bytes`. The
+    its destination was ready, `kv_tokens` of them (and of those drawn since) were shipped, in `kv_bytes`. The
     destination computed `computed_tokens` before it first had all KV. `predicted` and `actual` are the parts'
     seconds.
     """

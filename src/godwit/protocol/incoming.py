@@ -89,6 +89,11 @@ class DestinationMoves:
         return len(self._by_move)
 
     @property
+    def num_open(self) -> int:
+        """Those whose request is not this worker's yet."""
+        return sum(one.machine.state is not DestinationState.OWNER for one in self._by_move.values())
+
+    @property
     def sequences(self) -> list[RequestId]:
         """The engine's names of those that hold a slot."""
         return [m.running.sequence for m in self._by_move.values() if m.running is not None]

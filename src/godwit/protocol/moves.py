@@ -206,6 +206,8 @@ class HeadMoves:
     def _perform(self, entry: Entry, moving: Moving, effect: object) -> None:
         match effect:
             case Do.ORDER_MIGRATE:
+                # While the destination loaded the model, the request has gone on.
+                moving.context_tokens = entry.journal.num_tokens
                 order = Migrate(
                     moving.move,
                     entry.request,

@@ -95,6 +95,11 @@ class WorkerRequests:
         """The engines' names of all that holds a slot here: what runs, and what moves here."""
         return {*self._by_sequence, *self._incoming.sequences}
 
+    @property
+    def num_open_moves(self) -> int:
+        """Moves under way: those without the ones that brought a request which runs here now."""
+        return len(self._outgoing) + self._incoming.num_open
+
     def on_head(self, message: RequestOrder) -> None:
         """Do what the head ordered about a request or a move."""
         match message:

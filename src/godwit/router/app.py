@@ -178,7 +178,9 @@ class OpenAiApi:
                 now=self._now,
                 arrived_s=arrived_s,
             )
-            self._generations.start(choice.request, plan.model, choice.prompt, choice.sampling, sink)
+            self._generations.start(
+                choice.request, plan.model, choice.prompt, choice.sampling, sink, plan.expected_tokens
+            )
 
     async def _send(self, request: web.Request, stream: EventStream) -> web.StreamResponse:
         """Headers once a choice is accepted, events as they come, then the end of the body."""

@@ -13,9 +13,18 @@ class Generations(Protocol):
     """The request table, as the HTTP side sees it."""
 
     def start(
-        self, request: RequestId, model: ModelName, prompt: Prompt, sampling: Sampling, sink: Sink
+        self,
+        request: RequestId,
+        model: ModelName,
+        prompt: Prompt,
+        sampling: Sampling,
+        sink: Sink,
+        expected_tokens: int | None = None,
     ) -> None:
-        """Queue one request; ModelNotFoundError, OverloadedError or UnavailableError where it cannot."""
+        """Queue one request; ModelNotFoundError, OverloadedError or UnavailableError where it cannot.
+
+        `expected_tokens` is the client's guess of how long the output will be.
+        """
         ...
 
     def cancel(self, request: RequestId) -> None:

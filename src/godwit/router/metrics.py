@@ -139,6 +139,9 @@ class RouterMetrics(Collector):
         self._evictions = Counter(
             "godwit_evictions", "Idle instances that the scheduler unloaded.", registry=registry
         )
+        self._early_moves = Counter(
+            "godwit_early_moves", "Moves off servers that were likely to leave.", registry=registry
+        )
 
     def watch(
         self,
@@ -206,6 +209,10 @@ class RouterMetrics(Collector):
     def eviction(self) -> None:
         """An idle instance was unloaded."""
         self._evictions.inc()
+
+    def early_move(self) -> None:
+        """A request was moved since its server was likely to leave."""
+        self._early_moves.inc()
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """The histograms that are kept in plain lists."""

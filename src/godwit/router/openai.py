@@ -42,7 +42,7 @@ class ChoicePlan(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """All that one HTTP request asks for."""
+    """All that one HTTP request asks for; `expected_tokens` is a guess of how long each output will be."""
 
     model: ModelName
     is_chat: bool
@@ -51,6 +51,7 @@ class Plan(Struct, frozen=True):
     has_token_ids: bool
     stops: tuple[str, ...]
     choices: tuple[ChoicePlan, ...]
+    expected_tokens: int | None = None
 
     @property
     def has_logprobs(self) -> bool:
@@ -231,6 +232,7 @@ def _plan(
             )
             for index in range(num_choices)
         ),
+        expected_tokens=body.expected_tokens,
     )
 
 

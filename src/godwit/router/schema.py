@@ -100,6 +100,7 @@ class Common(Strict, frozen=True, kw_only=True):
     response_format: ResponseFormat | None = None
     grammar: Annotated[str, Meta(min_length=1)] | None = None
     ignore_eos: bool | None = None
+    expected_tokens: Count | None = None
     return_token_ids: bool | None = None
     # Accepted and without effect: they say nothing about the answer's content.
     user: str | None = None

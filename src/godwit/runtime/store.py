@@ -20,6 +20,8 @@ from godwit.types import LoadRecord, ModelName, WorkerId
 VERSION = 1
 HEAD_STOPPED = "the head stopped"
 """Why a session ended that was open when the head did."""
+HEAD_STOPS = "the head stops"
+"""Why a session ends that a head ends which stops in good order."""
 
 MAX_PENDING = 10_000
 MAX_OBSERVATIONS = 4096
@@ -83,7 +85,24 @@ class TokensSeen(Struct, frozen=True):
     seconds: float
 
 
-Seen = LoadSeen | ResumeSeen | TokensSeen | Observation
+class PrefillSeen(Struct, frozen=True):
+    """What a request waited for its first token, as `StartupTimes.learn_prefill` takes it."""
+
+    worker: WorkerId
+    model: ModelName
+    context_tokens: int
+    seconds: float
+
+
+class OutputSeen(Struct, frozen=True):
+    """An output that came to its end, as `StartupTimes.learn_output` takes it."""
+
+    model: ModelName
+    num_output: int
+    expected_tokens: int | None = None
+
+
+Seen = LoadSeen | ResumeSeen | TokensSeen | PrefillSeen | OutputSeen | Observation
 
 
 class Store:

@@ -376,7 +376,7 @@ class Control:
         limits = wish.limits if wish else self.move_limits
         plan = self._plan(entry, decision.source, member, wish.method if wish else self.method)
         url = member.hello.peer_url
-        self.recorder.move_began(entry, decision.destination)
+        self.recorder.move_began(entry, decision.destination, decision.load_s)
         self.requests.move(decision.request, decision.destination, url, limits, plan, decision.reason)
 
     def _plan(self, entry: Entry, source: WorkerId, destination: Member, method: str) -> MovePlan:

@@ -187,7 +187,7 @@ class Ledger:
     def load(self, worker: WorkerId, model: ModelName, ready_at_s: float) -> None:
         """Book the memory of a model that is to be loaded now."""
         self._change(Place(worker, model), is_loading=True, ready_at_s=ready_at_s, used_at_s=self.now)
-        self._check_memory(worker)
+        self._workers[worker].check_memory()
 
     def evict(self, worker: WorkerId, model: ModelName) -> None:
         """Count an idle model's memory as free: its Unload goes out before anything that needs the room."""
@@ -212,7 +212,7 @@ class Ledger:
             self._change(Place(place.worker, victim), is_leaving=True)
         self._count_claims(place.worker)
         # A worker that has more loaded than it should takes nothing from the claim.
-        self._check_memory(place.worker, min(0, free_bytes))
+        self._workers[place.worker].check_memory(min(0, free_bytes))
 
     def evict_victim(self, place: Place, victim: ModelName) -> None:
         """A victim of a claim serves nothing: its memory becomes the claim's, and what is too much free.
@@ -388,14 +388,6 @@ class Ledger:
             freed = sum(state.info.device_bytes for state in states if state.holds_device)
             claimed += max(0, self._state(Place(worker, model)).info.device_bytes - freed)
         self._workers[worker] = replace(self._workers[worker], claimed_bytes=claimed)
-
-    def _check_memory(self, worker: WorkerId, least_bytes: int = 0) -> None:
-        known = self._workers[worker]
-        if known.free_bytes < least_bytes:
-            raise InvariantBrokenError(
-                f"{worker} has {known.device_bytes} bytes: {known.held_bytes} are held, "
-                f"{known.claimed_bytes} claimed, {-known.free_bytes} too many"
-            )
 
     def _forget_holder(self, worker: WorkerId, model: ModelName) -> None:
         holders = self._holders[model]

@@ -1,8 +1,8 @@
 """Where a model's next request should run: one pure function of the cluster's view a policy.
 
-Five of them start a request at once where an instance has a free slot, on the least loaded such worker. The
-other two, `fastest` and `hazard`, compare when the request would be done, which may be sooner where its model
-is loaded first.
+They start a request at once where an instance has a free slot, on the least loaded such worker, `random` on
+any. Two of them, `fastest` and `hazard`, compare when the request would be done, which may be sooner where
+its model is loaded first.
 """
 
 from collections.abc import Callable, Iterable
@@ -54,13 +54,12 @@ def availability(view: ClusterView, model: ModelName, exclude: frozenset[WorkerI
 
 
 def random(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
-    """Any worker that has room, all equally likely; one that is loading it first."""
-    fits = _fits(view, model, exclude)
-    under_way = [choice for choice in fits if choice.step is not Step.LOAD]
-    if under_way or not fits:
-        return _first(view, under_way)
-    fits.sort(key=lambda choice: choice.worker)
-    return fits[int(view.draw * len(fits))]
+    """Any worker with a free slot, all equally likely; else any that is loading it, else any with room."""
+    fits = sorted(_fits(view, model, exclude), key=lambda choice: choice.worker)
+    for step in (Step.START, Step.WAIT_FOR_LOAD, Step.LOAD):
+        if equal := [choice for choice in fits if choice.step is step]:
+            return equal[int(view.draw * len(equal))]
+    return None
 
 
 def locality(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:
@@ -147,7 +146,7 @@ def policy_named(name: str) -> Policy:
 
 def start_of(policy: Policy) -> Policy:
     """How the policy starts a request at once, where a slot is free; None where it would rather load."""
-    if policy not in (fastest, hazard):
+    if policy not in (fastest, hazard, random):
         return free_slot
 
     def start(view: ClusterView, model: ModelName, exclude: frozenset[WorkerId]) -> Choice | None:

@@ -53,6 +53,10 @@ class Keeper(Protocol):
 
     def tokens(self, worker: WorkerId, model: ModelName, num_tokens: int, seconds: float) -> None: ...
 
+    def prefill(self, worker: WorkerId, model: ModelName, context_tokens: int, seconds: float) -> None: ...
+
+    def output(self, model: ModelName, num_output: int, expected_tokens: int | None) -> None: ...
+
 
 class Stays(Protocol):
     """Who learns how long workers stay (`godwit.costs.sessions.SessionHazards`)."""
@@ -67,8 +71,8 @@ class Stays(Protocol):
 class Recorder:
     """Writes the log, and compares predictions with what happened.
 
-    A load's prediction is that of its Load, a resume's is made when its move begins. What nobody predicted,
-    as when a worker loads at its start, teaches the estimates but is no error of theirs.
+    A load's prediction is that of its Load, a resume's is made when its move is decided. What nobody
+    predicted, as when a worker loads at its start, teaches the estimates but is no error of theirs.
     """
 
     def __init__(
@@ -170,22 +174,32 @@ class Recorder:
     def drew_first(self, entry: Entry) -> None:
         """A worker has drawn the first token of a request that it began with."""
         worker, at_s, num_tokens = self._decoding[entry.request]
-        self._times.learn_prefill(worker, entry.model, num_tokens, self._now() - at_s)
+        seconds = self._now() - at_s
+        self._times.learn_prefill(worker, entry.model, num_tokens, seconds)
+        if self._keeper is not None:
+            self._keeper.prefill(worker, entry.model, num_tokens, seconds)
 
     def ended(self, entry: Entry, *, is_whole: bool) -> None:
         """A request is over; `is_whole`: it came to its own end."""
         request, model, journal = entry.request, entry.model, entry.journal
         self._learn_tokens(request, model, journal.num_tokens)
         if is_whole:
-            self._times.learn_output(model, len(journal.output_ids), entry.expected_tokens)
+            num_output = len(journal.output_ids)
+            self._times.learn_output(model, num_output, entry.expected_tokens)
+            if self._keeper is not None:
+                self._keeper.output(model, num_output, entry.expected_tokens)
         self._resumes.pop(request, None)
         self._log.add(self._now(), "RequestEnded", "", request=request, model=model)
 
-    def move_began(self, entry: Entry, destination: WorkerId) -> None:
-        """A move begins: how long its resume should take, from what is known of the request by its time."""
+    def move_began(self, entry: Entry, destination: WorkerId, load_s: float = 0.0) -> None:
+        """A move begins: how long its resume should take, from what is known of the request by its time.
+
+        That resume begins when the destination has loaded the model, `load_s` from now: until then the
+        request draws on.
+        """
         worker, at_s, num_tokens = self._decoding.get(entry.request, (destination, self._now(), 0))
         token_s = self._times.token_s(worker, entry.model)
-        context = num_tokens + max(0.0, self._now() - at_s) / token_s
+        context = num_tokens + (max(0.0, self._now() - at_s) + load_s) / token_s
         self._resumes[entry.request] = self._times.resume_s(destination, entry.model, context)
 
     def move_ended(self, record: MoveRecord, num_tokens: int) -> None:

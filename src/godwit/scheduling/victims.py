@@ -113,6 +113,9 @@ class Places:
         return load_s, needed_bytes
 
 
+_ROUNDING_S = 1e-9
+"""Sums and shares of equal prices may round differently: no choice shall be lost to that."""
+
 Clear = Callable[[Places, WorkerView, ModelName, float], Choice | None]
 """(places, worker, model, most seconds that are of interest) → CLEAR there, or None."""
 
@@ -127,8 +130,7 @@ def clear_by_moving(
     if not _is_asked(worker, state, busy, shortage):
         return None
     queue_s, load_s = loading_s(view, worker, state.info)
-    # The sum of three may round otherwise than a difference: no tie shall be lost to that.
-    most_s = within_s - queue_s - load_s + 1e-9
+    most_s = within_s - queue_s - load_s + _ROUNDING_S
     units = []
     for one in sorted(busy, key=lambda one: -one.info.device_bytes):
         options = places.moves(worker, one, len(busy), most_s)
@@ -136,7 +138,7 @@ def clear_by_moving(
             units.append(Unit(one.info.name, one.info.device_bytes, options))
             if one.info.device_bytes >= shortage:
                 # It is enough alone: from here on nothing dearer is of interest.
-                most_s = options[0].price
+                most_s = options[0].price + _ROUNDING_S
     victims = cheapest(units, shortage, places.rooms, most_s)
     return None if victims is None else _cleared(worker, state, victims, queue_s, load_s)
 

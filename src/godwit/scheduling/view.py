@@ -84,8 +84,10 @@ class Running(Struct, frozen=True, gc=False):
     ask: Ask = Ask()
 
     def context_tokens(self, now: float, token_s: float) -> float:
-        """t_in + t_out, with t_out = d/t: nobody is asked how far it is."""
-        return self.num_tokens + (0.0 if self.at_s is None else max(0.0, now - self.at_s) / token_s)
+        """t_in + t_out, with t_out = d/t: nobody is asked how far it is. Before it is accepted, as asked."""
+        if self.at_s is None:
+            return max(self.num_tokens, self.ask.context_tokens)
+        return self.num_tokens + max(0.0, now - self.at_s) / token_s
 
     def output_tokens(self, now: float, token_s: float) -> float:
         """t_out alone; 0 as long as the prompt's length is unknown."""
@@ -175,6 +177,14 @@ class WorkerView(Struct, frozen=True):
     def room_bytes(self) -> int:
         """Device memory that can be had at once: what is free and what evictable instances hold."""
         return self.free_bytes + self.evictable_bytes
+
+    def check_memory(self, least_bytes: int = 0) -> None:
+        """InvariantBrokenError where less than `least_bytes` are free."""
+        if self.free_bytes < least_bytes:
+            raise InvariantBrokenError(
+                f"{self.id} has {self.device_bytes} bytes: {self.held_bytes} are held, "
+                f"{self.claimed_bytes} claimed, {-self.free_bytes} too many"
+            )
 
     def queue_s(self, tier: Tier, now: float) -> float:
         """Seconds until loads from `tier` that are under way here are expected to be over: q."""

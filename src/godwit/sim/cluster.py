@@ -7,9 +7,9 @@ import numpy as np
 from godwit.protocol.entry import MoveRecord
 from godwit.sim.client import AskingClient
 from godwit.sim.draws import CountedDraws
-from godwit.sim.engine import decode_s
 from godwit.sim.notes import Notes
 from godwit.sim.outcome import Answer, Outcome
+from godwit.sim.sequence import decode_s
 from godwit.sim.spec import GPU_JITTER_S, Ask, Run, Stay, WorkerSpec
 from godwit.sim.truth import Truth
 from godwit.sim.world import Life, World
@@ -44,11 +44,9 @@ class _Work:
         self._spent_s[request] += seconds
         self._wasted_s[request] += max(0, min(highest, last) - first) * token_s
 
-    def wasted_s(self, nobody_got: set[RequestId]) -> float:
-        """Seconds spent on what had been computed before, or on answers that nobody got."""
-        lost = sum(seconds for request, seconds in self._spent_s.items() if request in nobody_got)
-        again = sum(seconds for request, seconds in self._wasted_s.items() if request not in nobody_got)
-        return lost + again
+    def wasted_s(self, request: RequestId, is_answer: bool) -> float:
+        """Seconds spent on what had been computed before; all of them for what is nobody's answer."""
+        return self._wasted_s[request] if is_answer else self._spent_s[request]
 
 
 class _Simulation:
@@ -87,18 +85,13 @@ class _Simulation:
             loop.at(ask.at_s, lambda number=number, ask=ask: self._ask(number, ask))  # type: ignore[misc]
         while self._num_open and loop.next_s <= run.end_s:
             loop.step()
-        nobody_got = {
-            one.request
-            for client in self._clients
-            for one in client.receivers
-            if one.request != client.winner
-        }
         moves = self._count_moves()
+        answers = tuple(self._answer(client, moves) for client in self._clients)
         return Outcome(
-            tuple(self._answer(client, moves) for client in self._clients),
+            answers,
             tuple(self._moves),
             tuple(self._notes.loads),
-            self._work.wasted_s(nobody_got),
+            sum(answer.wasted_s for answer in answers),
             self._work.busy_s,
             world.network.num_bytes,
             loop.num_events,
@@ -153,6 +146,7 @@ class _Simulation:
             sum(moves[name, "failover"] - kills[name] for name in names),
             sum(kills[name] for name in names),
             client.problem if is_over else "unfinished",
+            sum(self._work.wasted_s(name, name == client.winner) for name in names),
         )
 
     def _count_moves(self) -> Counter[tuple[RequestId, str]]:

@@ -1,8 +1,6 @@
 """An engine without a model or a thread: who drives it lets it begin and end its steps."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from godwit.errors import ConflictError, ContextTooLongError, EngineError, NoFreeSlotError
 from godwit.ports import (
@@ -20,6 +18,7 @@ from godwit.ports import (
 )
 from godwit.protocol.awaiting import AwaitedKv, Block
 from godwit.sim.draws import Draws, piece
+from godwit.sim.sequence import INF, SOON_S, TAIL_TOKENS, Plan, Slot, decode_s, share_chunk
 from godwit.sim.spec import Rates
 from godwit.types import (
     ChatMessage,
@@ -32,48 +31,8 @@ from godwit.types import (
     TokenId,
 )
 
-
-class Plan(NamedTuple):
-    """What the engine does next: `steps` steps that take `step_s` each and change nothing but by drawing."""
-
-    steps: int
-    step_s: float
-
-
 Meter = Callable[[RequestId, int, int, float], None]
 """(sequence, first, last, seconds a token): the KV of these tokens was computed, or they were drawn."""
-
-
-@dataclass(slots=True)
-class Slot:
-    """What the engine knows and has computed; `round` is the first token and the end of an open one."""
-
-    spec: SequenceSpec
-    tokens: list[TokenId]
-    began_s: float
-    num_computed: int = 0
-    round: tuple[int, int] | None = None
-    is_generating: bool = False
-    is_ended: bool = False
-    hold_at: int | None = None
-    awaited: AwaitedKv | None = None
-    num_own: int = 0
-    own_began_s: float = 0.0
-    pace: float = 1.0
-
-    @property
-    def num_output(self) -> int:
-        return len(self.tokens) - len(self.spec.prompt_ids)
-
-    @property
-    def num_new(self) -> int:
-        """Tokens whose KV it could compute now."""
-        target = (
-            len(self.tokens) if self.is_generating else self.round[1] if self.round else self.num_computed
-        )
-        if self.awaited is not None:
-            target = min(target, self.awaited.limit(self.num_computed, target))
-        return target - self.num_computed
 
 
 def _ignore(*_: object) -> None:
@@ -115,6 +74,8 @@ class ModelledEngine:
         self._commands: list[Callable[[], None]] = []
         self._events: list[EngineEvent] = []
         self._is_closed = False
+        self._num_turns = 0
+        self._usual_s = 0.0
 
     @property
     def free_slots(self) -> int:
@@ -208,7 +169,9 @@ class ModelledEngine:
             assert not one.is_generating, "tokens were appended to a request that generates"
             one.tokens.extend(ids)
             if one.round is None:
-                one.round, one.began_s = (one.num_computed, len(one.tokens)), self._now()
+                one.began_s = self._now()
+            if one.round is None or self._may_join(one):
+                one.round = (one.num_computed, len(one.tokens))
 
         self._command(request, act)
 
@@ -240,6 +203,10 @@ class ModelledEngine:
             self._add(lambda: self._sequences.__delitem__(request))
             self._on_free()
 
+    def _may_join(self, one: Slot) -> bool:
+        """Whether what is appended belongs to the open round: nothing of it is computed yet."""
+        return one.awaited is None and one.round is not None and one.round[0] == one.num_computed
+
     def _command(self, request: RequestId, act: Callable[[Slot], None]) -> None:
         def run() -> None:
             one = self._sequences.get(request)
@@ -261,26 +228,43 @@ class ModelledEngine:
         commands, self._commands = self._commands, []
         for command in commands:
             command()
-        num_drawing, num_prefill, pace, is_ready = 0, 0, 1.0, False
-        steps = most_steps
+        return self._plan(most_steps)
+
+    def take_events(self) -> list[EngineEvent]:
+        """What the commands have caused: nobody has to wait for the step that follows them."""
+        events, self._events = self._events, []
+        return events
+
+    def _plan(self, steps: int) -> Plan | None:
+        """All short tails that are due, and at most a chunk of prompts, of those that wait longest."""
+        num_single, num_more, wait_s, is_ready = 0, 0, INF, False
+        prefilling: list[Slot] = []
         for one in self._sequences.values():
-            num_new = 0 if one.is_ended else min(one.num_new, self._rates.chunk_tokens)
+            num_new = one.planned = 0 if one.is_ended else one.num_new
             if num_new == 0:
                 # Held with all computed, and told to go on: the last pass has made its logits already.
                 is_ready |= one.is_generating and not one.is_ended and one.num_computed == len(one.tokens)
-            elif one.is_generating and num_new == 1:
-                num_drawing += 1
-                pace = max(pace, one.pace)
-                steps = min(steps, self._most_steps(one))
+            elif num_new > TAIL_TOKENS or num_new > self._rates.chunk_tokens:
+                prefilling.append(one)
+            elif one.not_before_s and (due_s := one.not_before_s - self._now()) > SOON_S:
+                one.planned, wait_s, steps = 0, min(wait_s, due_s), 1
+            elif num_new == 1:
+                num_single += 1
+                steps = min(steps, self._most_steps(one)) if one.is_generating else 1
             else:
-                num_prefill += num_new
-                steps = 1
-        if num_drawing + num_prefill == 0:
-            return Plan(1, 0.0) if self._events or is_ready else None
-        step_s = num_prefill / self._rates.prefill_tps
-        if num_drawing:
-            step_s += decode_s(self._rates, num_drawing) * pace
-        return Plan(1 if is_ready else max(1, steps), step_s)
+                num_more += num_new
+        if is_ready:
+            # It draws before anything is computed.
+            for one in self._sequences.values():
+                one.planned = 0
+            return Plan(1, 0.0)
+        num_more += share_chunk(prefilling, self._rates.chunk_tokens)
+        if num_single:
+            self._usual_s = decode_s(self._rates, num_single)
+        elif num_more == 0:
+            return None if wait_s == INF else Plan(1, wait_s, is_wait=True)
+        step_s = num_more / self._rates.prefill_tps + (self._usual_s if num_single else 0.0)
+        return Plan(1 if num_more else max(1, steps), step_s)
 
     def _most_steps(self, one: Slot) -> int:
         most = self._draws.num_certain(one.num_output, one.spec.sampling)
@@ -296,8 +280,7 @@ class ModelledEngine:
             if not one.is_ended and (one.awaited is not None or one.is_generating or one.round is not None):
                 self._advance(request, one, plan)
         self.num_steps += plan.steps
-        events, self._events = self._events, []
-        return events
+        return self.take_events()
 
     def fail(self, request: RequestId | None) -> list[EngineEvent]:
         """One sequence, or (None) the whole engine, cannot go on."""
@@ -308,8 +291,10 @@ class ModelledEngine:
         return [*events, Failed(request, "out of order", self.info.name if request is None else None)]
 
     def _advance(self, request: RequestId, one: Slot, plan: Plan) -> None:
-        num_new = min(one.num_new, self._rates.chunk_tokens)
-        first = one.num_computed
+        num_new, first = one.planned, one.num_computed
+        if num_new > 0:
+            self._num_turns += 1
+            one.turn = self._num_turns
         one.num_computed += num_new
         one.num_own += num_new
         if num_new > 1 or not one.is_generating:
@@ -363,6 +348,7 @@ class ModelledEngine:
             one.tokens.append(token.id)
         # All but the latest have been computed in the steps that followed them.
         one.num_computed = len(one.tokens) - 1
+        one.not_before_s = self._now() + (one.pace - 1) * self._usual_s if one.pace > 1 else 0.0
         self._stop_where_due(request, one)
 
     def _stop_where_due(self, request: RequestId, one: Slot) -> None:
@@ -379,12 +365,3 @@ class ModelledEngine:
     def _end(self, request: RequestId, one: Slot, reason: str) -> None:
         one.is_ended = True
         self._events.append(Ended(request, one.num_output, reason))
-
-
-def decode_s(rates: Rates, num_requests: int) -> float:
-    """Seconds of a step that draws for so many requests."""
-    known = rates.decode_s
-    if num_requests <= len(known):
-        return known[num_requests - 1]
-    slope = known[-1] - known[-2] if len(known) > 1 else 0.0
-    return known[-1] + slope * (num_requests - len(known))

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from godwit.errors import GodwitError, ModelLoadError
 from godwit.ports import Engine, EngineEvent
 from godwit.sim.draws import Draws
-from godwit.sim.engine import Meter, ModelledEngine, Plan
+from godwit.sim.engine import Meter, ModelledEngine
 from godwit.sim.host import Host
 from godwit.sim.loop import Event, Loop
+from godwit.sim.sequence import Plan
 from godwit.sim.spec import Rates
 from godwit.types import LoadRecord, ModelInfo, ModelName, RequestId, Tier
 
@@ -71,17 +72,27 @@ class Driver:
         if self._event is None:
             # Whatever else is commanded in this instant is part of the same step.
             self._event = self._loop.after(0.0, self._begin, priority=1)
+        elif plan is not None and plan.is_wait:
+            self._event.cancel()
+            self._event = self._loop.after(0.0, self._end, priority=1)
         elif plan is not None and plan.steps > 1:
             passed = ceil((self._loop.now_s - self._began_s) / plan.step_s - 1e-9)
             self._schedule(Plan(min(plan.steps, max(1, passed)), plan.step_s))
 
-    def _begin(self) -> None:
+    def _begin(self, events: Sequence[EngineEvent] = ()) -> None:
+        """Begin the next step, and tell what the last one and the commands since have caused.
+
+        What comes of that is commanded while the next step is under way, as in a real engine.
+        """
         self._event = None
         plan = self.engine.begin(self._lump())
         self._plan = plan
+        events = [*events, *self.engine.take_events()]
         if plan is not None:
             self._began_s = self._loop.now_s
             self._schedule(plan)
+        if events:
+            self._on_step(events)
 
     def _schedule(self, plan: Plan) -> None:
         if self._event is not None:
@@ -90,14 +101,8 @@ class Driver:
         self._event = self._loop.at(self._began_s + plan.steps * plan.step_s, self._end)
 
     def _end(self) -> None:
-        plan = self._plan
-        if plan is None:
-            return
-        events = self.engine.end(plan)
-        # What comes of the events is commanded while the next step is under way, as in a real engine.
-        self._begin()
-        if events:
-            self._on_step(events)
+        if self._plan is not None:
+            self._begin(self.engine.end(self._plan))
 
 
 class ModelledInstances:

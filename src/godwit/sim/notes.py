@@ -57,3 +57,9 @@ class Notes(EventLog):
 
     def tokens(self, worker: WorkerId, model: ModelName, num_tokens: int, seconds: float) -> None:
         """A stay of a request on a worker is over."""
+
+    def prefill(self, worker: WorkerId, model: ModelName, context_tokens: int, seconds: float) -> None:
+        """A request has its first token."""
+
+    def output(self, model: ModelName, num_output: int, expected_tokens: int | None) -> None:
+        """A request is whole."""

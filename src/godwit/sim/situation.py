@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from godwit.costs.constants import Constant
 from godwit.costs.known import Constants, PairConstants, ServerConstants
 from godwit.protocol.head import HeadLimits
-from godwit.scheduling.early import EarlySettings, Rule
+from godwit.scheduling.early import EarlySettings
 from godwit.scheduling.policies import POLICIES
+from godwit.scheduling.prospects import Rule
 from godwit.sim.draws import PackedDraws
 from godwit.sim.spec import ClusterSpec, HostSpec, ModelSpec, Policies, Rates, WorkerSpec
 from godwit.sim.world import Life

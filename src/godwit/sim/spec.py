@@ -40,8 +40,10 @@ class ModelSpec(Struct, frozen=True):
 class HostSpec(Struct, frozen=True):
     """A machine with one or more workers, which share its tiers: each tier's way out is one FIFO queue.
 
-    `bytes_per_s` by tier is that of the whole way to the device. `dram_bytes` cache checkpoints, least
-    recently used out first; `in_dram` are there at the start, the first of them soonest out.
+    `bytes_per_s` by tier is that of the whole way to the device, by all nearer tiers. `dram_bytes` cache
+    checkpoints, least recently used out first; `in_dram` are there at the start, the first of them soonest
+    out. Its workers say that `emulated_tiers` are slowed to so many bytes/s each, so that the head need not
+    learn it.
     """
 
     name: str
@@ -49,6 +51,7 @@ class HostSpec(Struct, frozen=True):
     dram_bytes: int
     in_dram: tuple[ModelName, ...] = ()
     on_ssd: tuple[ModelName, ...] = ()
+    emulated_tiers: tuple[tuple[Tier, float], ...] = ()
 
 
 class Stay(Struct, frozen=True):
@@ -66,7 +69,8 @@ class WorkerSpec(Struct, frozen=True):
     """A worker: one device of `device_bytes` on a host, `slots` requests a model, a link to everybody.
 
     `loaded` are on the device when it joins; `rates` are for all its models, but those in `model_rates`. Its
-    link carries `link_bytes_per_s` each way, with `delay_s` to anybody.
+    link carries `link_bytes_per_s` each way, with `delay_s` to anybody. `context_tokens` is the most that one
+    request may have here, None: what the model says.
     """
 
     name: WorkerId
@@ -80,6 +84,7 @@ class WorkerSpec(Struct, frozen=True):
     delay_s: float = 0.0005
     stays: tuple[Stay, ...] = (Stay(0.0),)
     kind: str = ""
+    context_tokens: int | None = None
 
 
 class Ask(Struct, frozen=True):
@@ -108,8 +113,8 @@ class ClusterSpec(Struct, frozen=True):
 class Policies(Struct, frozen=True):
     """What the head does: settings of the real one under the same names (`godwit.config`).
 
-    Requests leave their servers `early` by those rules (None: they do not). How long servers stay is estimated
-    as a `family` of `costs.families`, or with `knows_leaving` it is the truth (the oracle).
+    Requests leave their servers `early` by those rules (None: they do not). How long servers stay is
+    estimated as a `family` of `costs.families`, or with `knows_leaving` it is the truth (the oracle).
     """
 
     policy: str = "live_migration"

@@ -26,7 +26,7 @@ from godwit.sim.loop import Event, Loop
 from godwit.sim.spec import ModelSpec, Rates, WorkerSpec
 from godwit.types import LoadRecord, ModelInfo, ModelName, WorkerId
 
-TICK_S = 0.05
+TICK_S = 0.1
 SendHead = Callable[[Message], None]
 SendPeer = Callable[[WorkerId, PeerMessage | KvPart], None]
 
@@ -68,7 +68,7 @@ class SimWorker:
         self._lump_tokens = lump_tokens
         self._timer: Event | None = None
         self._skew_s = skew_s
-        infos = {model.name: _info(model, variant) for model in models}
+        infos = {model.name: _info(model, spec.context_tokens, variant) for model in models}
         self.instances = ModelledInstances(
             loop,
             host,
@@ -84,7 +84,11 @@ class SimWorker:
             meter,
         )
         self._added = SimAddedModels(
-            addable or {}, lambda model: _info(model, variant), self.instances, loop, self._send_head
+            addable or {},
+            lambda model: _info(model, spec.context_tokens, variant),
+            self.instances,
+            loop,
+            self._send_head,
         )
         self.requests = WorkerRequests(
             self.instances,
@@ -112,6 +116,7 @@ class SimWorker:
             spec.device_bytes,
             self.instances.infos,
             f"sim://{spec.name}",
+            emulated_tiers=self._host.spec.emulated_tiers,
             loading=self.instances.loading,
         )
 
@@ -174,7 +179,7 @@ class SimWorker:
 
     def _lump(self) -> int:
         # A move needs each token as it is drawn.
-        return 1 if self.requests.num_moves else self._lump_tokens
+        return 1 if self.requests.num_open_moves else self._lump_tokens
 
     def _rates(self, model: ModelName) -> Rates:
         return self.spec.model_rates.get(model, self.spec.rates)
@@ -195,7 +200,7 @@ class SimWorker:
 
     def _watch(self) -> None:
         """Let deadlines pass, as long as there are any."""
-        if self._timer is None and self.requests.num_moves and self.is_up:
+        if self._timer is None and self.requests.num_open_moves and self.is_up:
             self._timer = self._loop.after(TICK_S, self._tick)
 
     def _tick(self) -> None:
@@ -205,11 +210,11 @@ class SimWorker:
             self._watch()
 
 
-def _info(model: ModelSpec, variant: str) -> ModelInfo:
+def _info(model: ModelSpec, context_tokens: int | None, variant: str) -> ModelInfo:
     return ModelInfo(
         model.name,
-        f"digest of {model.name} {variant}",
-        model.context_tokens,
+        f"digest of {variant}{model.name}",
+        context_tokens or model.context_tokens,
         model.device_bytes,
         is_loaded=False,
         has_chat_template=False,

@@ -33,8 +33,8 @@ _NOT_ABOUT_REQUESTS = (Hello, Alive, Left, Relayed, ModelChanged, ModelRefused, 
 
 
 class Watch(Protocol):
-    """Who looks on: `arrives` is called before a message is taken, `was_taken` after it, `linked` as a worker
-    gets a link to the head, `says` of all else."""
+    """Who looks on: `arrives` is called before a message is taken, `was_taken` after it, `linked` as a link
+    of a worker to the head begins, `says` of all else."""
 
     def arrives(self, sender: WorkerId, receiver: WorkerId, message: Message) -> None: ...
 
@@ -183,8 +183,8 @@ class World:
             self.loop.at(at_s, partial(self._end_of, name, other, number), priority=1)
 
     def cut(self, x: WorkerId, y: WorkerId, later_s: float = 0.0, num_kept: int = 0) -> None:
-        """Break the link between two: `y` notices `later_s` after `x`. Each way, the first `num_kept` frames
-        that are under way still arrive. A worker dials its head again."""
+        """Break the link between two: `y` notices `later_s` after `x`. Of what is under way each way, the
+        first `num_kept` frames still arrive. A worker dials its head again."""
         self._say(x, f"loses its link to {y}")
         if HEAD in (x, y):
             name = y if x == HEAD else x
@@ -209,8 +209,8 @@ class World:
         one_way: bool = False,
         later_s: float = 0.0,
     ) -> None:
-        """Let nothing through between a worker and others (`one_way`: from it) for so long. Silence that is
-        too long is noticed, by the worker `later_s` after the others."""
+        """Let nothing through between a worker and others (`one_way`: from it) for so long. Silence is
+        noticed by its length, by the worker `later_s` after the others."""
         self._say(name, f"is cut off from {', '.join(others)} for {seconds:.2f} s")
         for other in others:
             for link in ((name, other),) if one_way else ((name, other), (other, name)):
@@ -230,8 +230,8 @@ class World:
         self.loop.after(down_s, self._start_head)
 
     def replay_former(self, name: WorkerId) -> int:
-        """Give the head what a worker's former link had still carried about requests, as if the present one had
-        carried it; how many messages. What it said of models names no epoch: nothing would fence that."""
+        """Give the head what a worker's former link had still carried about requests, as if it had come by
+        the present one; how many messages. What it says of models is fenced by no epoch."""
         num_replayed = 0
         for frame in self._former.pop(name, []):
             message = wire.decode_from_worker(frame)

@@ -1,0 +1,1 @@
+"""Scenarios of the simulator: TOML files, and from them runs, reports and pictures."""
