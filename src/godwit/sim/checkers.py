@@ -279,7 +279,6 @@ class Checkers:
         for client in self._clients.values():
             check(client.outcome is not None, f"{client.request} has heard nothing")
         world = self._world
-        self._check_forgotten()
         view = world.head.control.view()
         up = {worker.name: worker for worker in _up(world.workers.values())}
         check(set(view.workers) == set(up), f"the scheduler knows {set(view.workers)}, {set(up)} are up")
@@ -296,6 +295,7 @@ class Checkers:
                     not (state.is_loading or state.is_coming or state.is_leaving),
                     f"{where} is loading, coming or leaving in the books",
                 )
+        self._check_forgotten()
 
     def _check_forgotten(self) -> None:
         """Nobody remembers a request or a move that is over."""
