@@ -321,7 +321,8 @@ class Cluster:
         if self.policy != "hazard":
             return Scheduler(POLICIES[self.policy], StartupTimes(), limits)
         early = EarlySettings(hysteresis_s=0.1, min_remaining=1, check_s=1.0, max_moves_per_worker=MAX_MOVES)
-        risks = Risks(Rates({"a": 0.1, "b": 0.01}))
+        # All alike: where one is likelier to leave, a request may well wait for a load beside a free slot.
+        risks = Risks(Rates(dict.fromkeys("abc", 0.05)))
         limits = replace(limits, early=early)
         return Scheduler(POLICIES[self.policy], StartupTimes(), limits, risks=risks)
 

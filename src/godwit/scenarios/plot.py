@@ -54,8 +54,8 @@ def _draw_moves(panel: "Axes", rows: Sequence[FleetRow]) -> None:
         panel.errorbar(
             planned.mean,
             unplanned.mean,
-            xerr=_half(planned) if is_main else None,
-            yerr=_half(unplanned) if is_main else None,
+            xerr=_sides(planned) if is_main else None,
+            yerr=_sides(unplanned) if is_main else None,
             marker="o",
             markersize=8 if is_main else 4,
             alpha=1.0 if is_main else 0.5,
@@ -93,3 +93,9 @@ def _colours(policies: Sequence[str]) -> dict[str, str]:
 
 def _half(interval: Interval) -> float:
     return interval.high - interval.mean
+
+
+def _sides(interval: Interval) -> list[list[float]]:
+    """What the interval of a count has below and above its mean: no count is negative."""
+    half = _half(interval)
+    return [[min(half, interval.mean)], [half]]
