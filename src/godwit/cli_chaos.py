@@ -11,8 +11,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from godwit.sim.chaos import Played, play_seed
+from godwit.sim.chaos import Played, play, play_seed
+from godwit.sim.faults import WEIGHTS
 from godwit.sim.mutations import MUTATIONS, hunt
+from godwit.sim.shortest import shortest
+from godwit.sim.situation import situation_of
 
 CHUNK = 25
 """Seeds that a process plays before it tells what came of them."""
@@ -51,6 +54,9 @@ def chaos(
     first_seed: Annotated[int, typer.Option(min=0, help="The first one's seed; the others follow.")] = 0,
     seed: Annotated[int | None, typer.Option(min=0, help="Only this one.")] = None,
     trace: Annotated[bool, typer.Option("--trace", help="With --seed: print all that happens.")] = False,
+    short: Annotated[
+        bool, typer.Option("--short", help="With --trace: leave out what a failure does not need.")
+    ] = False,
     mutations: Annotated[
         bool, typer.Option("--mutations", help="Break the protocol on purpose: how soon is it found?")
     ] = False,
@@ -68,7 +74,7 @@ def chaos(
     if mutations:
         _check_mutations(all_seeds, jobs, as_json=as_json)
         return
-    results = iter([play_seed(first_seed, typer.echo)]) if trace else _play(all_seeds, jobs)
+    results = iter([_traced(first_seed, short=short)]) if trace else _play(all_seeds, jobs)
     report = _report(all_seeds, results)
     if as_json:
         typer.echo(msgspec.json.encode(report))
@@ -78,6 +84,11 @@ def chaos(
         typer.echo(f"seed {number}: {problem}\n  godwit sim chaos --seed {number} --trace", err=True)
     if report.failures:
         raise typer.Exit(1)
+
+
+def _traced(seed: int, *, short: bool) -> Played:
+    situation = situation_of(seed, WEIGHTS)
+    return play(shortest(situation) if short else situation, typer.echo)
 
 
 def _report(seeds: range, results: Iterator[Played]) -> Report:

@@ -266,3 +266,15 @@ def test_a_load_for_a_move_that_was_called_off_stays_for_another_move_that_waits
     settle(world)
     check_at_rest(world)
     assert clients[1].outcome == "finished"
+
+
+def test_a_request_that_is_interrupted_while_it_moves_fails_over_for_that_reason() -> None:
+    """Its source has not died, and whoever reads the log should not look for a dead server."""
+    world = two_workers()
+    client = in_rounds(world)
+    world.control.ask_drain(A, 0.0)
+    settle(world)
+    check_at_rest(world)
+    assert client.outcome == "finished"
+    move, failover = world.records
+    assert move.reason == failover.reason == "a: the drain's deadline has come"

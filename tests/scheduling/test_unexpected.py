@@ -81,3 +81,18 @@ def test_a_worker_that_comes_back_while_a_model_is_removed_is_listened_to() -> N
     assert catalog.is_removing(name, b)
     catalog.heard(b, ModelRemoved(name))
     assert answers[-1] == {a: None, b: None}
+
+
+def test_a_request_that_has_failed_everywhere_is_told_so() -> None:
+    """Not that there were no slots: `godwit sim chaos --seed 571` saw one that was alone in its cluster."""
+    story = Story()
+    story.join("s1", info(is_loaded=True))
+    request, model = RequestId("r"), ModelName("m")
+    queued = events.RequestQueued(
+        request, model, story.now + 5, frozenset([WorkerId("s1")]), has_started=True
+    )
+    assert not story.tell(queued)
+    story.now += 6
+    (decision,) = story.tell(events.Tick())
+    assert isinstance(decision, Reject)
+    assert decision.message.endswith("in time: it has failed on all that have it")

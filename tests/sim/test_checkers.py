@@ -190,6 +190,13 @@ def test_a_slot_that_the_books_keep(chaos: Chaos) -> None:
         chaos.checkers.check_at_rest()
 
 
+def test_a_request_that_is_remembered_for_ever(chaos: Chaos) -> None:
+    chaos.settle()
+    chaos.world.head.control._moving_loaded.add(REQUEST)
+    with pytest.raises(BrokenError, match=r"remembered at Control._moving_loaded.*r0"):
+        chaos.checkers.check_at_rest()
+
+
 def test_an_instance_that_the_books_do_not_know(chaos: Chaos) -> None:
     chaos.settle()
     chaos.world.workers[W0].instances.drivers.pop(A)

@@ -68,8 +68,8 @@ def _source_gave_up(c: Coordinator, e: SourceGaveUp) -> Step[Coordinator]:
     return _fail(c, e.reason, Do.ORDER_ABORT)
 
 
-def _source_gone(c: Coordinator, _: SourceGone) -> Step[Coordinator]:
-    return _fail_over(c, "the source died", Do.ORDER_ABORT)
+def _source_gone(c: Coordinator, e: SourceGone) -> Step[Coordinator]:
+    return _fail_over(c, e.reason, Do.ORDER_ABORT)
 
 
 def _coordinator_ended(c: Coordinator, _: RequestEnded) -> Step[Coordinator]:

@@ -130,7 +130,8 @@ class Failover:
 class Entry:
     """One request at the head. `expected_tokens` is what its client guessed for its output, if it did.
 
-    `is_computing`: its owner was given it, and has begun, but has not drawn a token yet.
+    `is_computing`: its owner was given it, and has begun, but has not drawn a token yet. `digest` is that of
+    the checkpoint which it has begun with, empty before.
     """
 
     request: RequestId
@@ -150,6 +151,7 @@ class Entry:
     was_preempted: bool = False
     is_dirty: bool = False
     is_computing: bool = False
+    digest: str = ""
 
     @property
     def is_orphaned(self) -> bool:

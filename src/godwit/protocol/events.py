@@ -128,7 +128,9 @@ class SourceInDoubt:
 
 @dataclass(frozen=True, slots=True)
 class SourceGone:
-    """The source's worker is gone."""
+    """The source's worker is gone, or has to let the request go."""
+
+    reason: str = "the source died"
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,8 @@ class HeadRequests:
         entry.last_heard_s = self._now()
         prompt = entry.prompt if journal.prompt_ids is None else TokenPrompt(journal.prompt_ids)
         ids = tuple(journal.output_ids)
-        self._send(worker, Submit(request, epoch, entry.model, prompt, ids, entry.sampling))
+        order = Submit(request, epoch, entry.model, prompt, ids, entry.sampling, entry.digest)
+        self._send(worker, order)
 
     def reject(self, request: RequestId, error: GodwitError) -> None:
         """End a request that no server can take."""
@@ -294,7 +295,7 @@ class HeadRequests:
             text = f"the prompt has {len(message.prompt_ids)} tokens; this server takes {bound} at most"
             self._fail(entry, BadRequestError(text))
             return
-        entry.journal.prompt_ids = message.prompt_ids
+        entry.journal.prompt_ids, entry.digest = message.prompt_ids, message.digest
         self._has_begun(entry, worker)
         entry.sink.accepted(message.prompt_ids)
 

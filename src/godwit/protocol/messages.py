@@ -61,11 +61,15 @@ class Alive(Message, frozen=True):
 
 
 class Accepted(Message, frozen=True):
-    """The worker has a slot for the request; `prompt_ids` is what its prompt became, told once."""
+    """The worker has a slot for the request; `prompt_ids` is what its prompt became, told once.
+
+    `digest` is that of the checkpoint which computes it.
+    """
 
     request: RequestId
     epoch: Epoch
     prompt_ids: tuple[TokenId, ...]
+    digest: str = ""
 
 
 class Rejected(Message, frozen=True):
@@ -173,7 +177,10 @@ class Welcome(Message, frozen=True):
 
 
 class Submit(Message, frozen=True):
-    """Run a request, from its start or (failover) after `output_ids`; Accepted or Rejected follows."""
+    """Run a request, from its start or (failover) after `output_ids`; Accepted or Rejected follows.
+
+    One that was accepted before goes on with that checkpoint only: its `digest`, else empty.
+    """
 
     request: RequestId
     epoch: Epoch
@@ -181,6 +188,7 @@ class Submit(Message, frozen=True):
     prompt: Prompt
     output_ids: tuple[TokenId, ...]
     sampling: Sampling
+    digest: str = ""
 
 
 class Stop(Message, frozen=True):

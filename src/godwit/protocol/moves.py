@@ -180,7 +180,7 @@ class HeadMoves:
     def source_lost(self, entry: Entry, worker: WorkerId, reason: str) -> None:
         """`worker`, source or owner, has lost the request: the move decides, or it fails over."""
         if entry.moving is not None and entry.moving.source == worker:
-            self.feed(entry, SourceGone())
+            self.feed(entry, SourceGone(f"{worker}: {reason}"))
         elif entry.moving is not None and entry.moving.is_adopted:
             self.feed(entry, DestinationFailed(reason))
         if entry.journal.owner == worker and not entry.is_orphaned:

@@ -6,7 +6,7 @@ from one thread.
 
 from collections.abc import Sequence
 
-from godwit.errors import GodwitError, NoFreeSlotError
+from godwit.errors import GodwitError, ModelLoadError, NoFreeSlotError
 from godwit.ports import (
     Clock,
     Computed,
@@ -204,6 +204,8 @@ class WorkerRequests:
             engine = self._instances.get(order.model)
             if engine is None or engine.free_slots <= self._incoming.num_reserved(order.model):
                 raise NoFreeSlotError(f"{order.model} has no free slot here")
+            if order.digest not in ("", engine.info.digest):
+                raise ModelLoadError("another checkpoint has this model's name here")
             ids = prompt_ids(engine, order.prompt)
             output = [Token(token, engine.piece(token)) for token in order.output_ids]
             running = Running(
@@ -215,7 +217,7 @@ class WorkerRequests:
             self._send_head(Rejected(order.request, order.epoch, error.code, error.message))
             return
         self._take(running)
-        self._send_head(Accepted(order.request, order.epoch, ids))
+        self._send_head(Accepted(order.request, order.epoch, ids, engine.info.digest))
 
     def _fence(self, request: RequestId, epoch: Epoch) -> bool:
         """End what is left of a request's earlier epochs; False where `epoch` has begun here or is past."""
@@ -243,7 +245,8 @@ class WorkerRequests:
         self._fence(running.request, running.epoch)
         if not running.num_told:
             # The head had no token of the source yet, so the source's own Accepted may come too late.
-            self._queue(Accepted(running.request, running.epoch, running.prompt_ids))
+            digest = running.engine.info.digest
+            self._queue(Accepted(running.request, running.epoch, running.prompt_ids, digest))
         self._take(running)
 
     def _take(self, running: Running) -> None:

@@ -30,7 +30,7 @@ from godwit.scheduling import events
 from godwit.scheduling.catalog import Answers, Catalog
 from godwit.scheduling.explain import Explanation, explain
 from godwit.scheduling.joining import ask_of, join_event
-from godwit.scheduling.member import Member
+from godwit.scheduling.member import Member, with_another
 from godwit.scheduling.observations import observation
 from godwit.scheduling.recorder import Recorder
 from godwit.scheduling.scheduler import Scheduler
@@ -286,6 +286,8 @@ class Control:
         deadline = self.now() + self.placement_timeout_s
         self.recorder.queued(request, model, "it has lost its server" if has_started else "it is new")
         entry = self.requests.get(request)
+        if entry is not None and entry.digest:
+            exclude |= with_another(self.members, model, entry.digest)
         queued = events.RequestQueued(request, model, deadline, exclude, has_started)
         if entry is not None:
             queued = replace(queued, was_preempted=entry.was_preempted, ask=ask_of(entry))

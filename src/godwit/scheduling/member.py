@@ -1,10 +1,11 @@
 """A connected worker, as the head knows it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from godwit.protocol.messages import Hello
 from godwit.protocol.model_messages import LoadProgress
-from godwit.types import ModelInfo, ModelName
+from godwit.types import ModelInfo, ModelName, WorkerId
 
 
 @dataclass(slots=True)
@@ -18,3 +19,9 @@ class Member:
     progress: dict[ModelName, LoadProgress] = field(default_factory=dict)
     is_draining: bool = False
     drain_deadline_s: float | None = None
+
+
+def with_another(members: Mapping[WorkerId, Member], model: ModelName, digest: str) -> frozenset[WorkerId]:
+    """Workers that have another checkpoint under the model's name: what has begun must not go on there."""
+    infos = ((worker, member.models.get(model)) for worker, member in members.items())
+    return frozenset(worker for worker, info in infos if info is not None and info.digest != digest)

@@ -256,7 +256,13 @@ class Scheduler:
         elif waiting.model not in self._ledger.holders:
             why = f"no connected worker has the model {waiting.model}"
         else:
-            why = waiting.reason or f"all slots for {waiting.model} were taken"
+            is_left = any(worker not in waiting.exclude for worker in self._ledger.holders[waiting.model])
+            why = (
+                f"all slots for {waiting.model} were taken"
+                if is_left
+                else "it has failed on all that have it"
+            )
+            why = waiting.reason or why
         return f"no server could take the request in time: {why}"
 
     # --- moves ----------------------------------------------------------------------------------------------

@@ -9,9 +9,8 @@ from godwit.errors import GodwitError, InvariantBrokenError, OverloadedError
 from godwit.protocol.entry import MoveRecord
 from godwit.protocol.message import Message
 from godwit.sim.checkers import BrokenError, Checkers, CheckingClient
-from godwit.sim.draws import PackedDraws
 from godwit.sim.faults import WEIGHTS, Faults
-from godwit.sim.situation import LAST_FAULT_S, Asked, Situation, situation_of
+from godwit.sim.situation import DRAWS, LAST_FAULT_S, OTHER, Asked, Situation, situation_of
 from godwit.sim.trace import Trace, TracedNotes, Write
 from godwit.sim.world import World
 from godwit.types import RequestId, TokenPrompt, WorkerId
@@ -21,7 +20,6 @@ REST_AFTER_S = 120.0
 which is a fault that the deadline would only hide."""
 MAX_EVENTS = 200_000
 _BREAKS = (AssertionError, GodwitError, InvariantBrokenError, LookupError, TypeError, ValueError)
-_DRAWS = PackedDraws()
 
 
 class Played(Struct, frozen=True):
@@ -58,13 +56,14 @@ class Chaos:
         self._situation = situation
         self.clients: dict[RequestId, CheckingClient] = {}
         self._records: list[MoveRecord] = []
+        self._draws = (DRAWS, OTHER) if situation.others else (DRAWS,)
         self._trace = None if write is None else Trace(lambda: self.world.loop.now_s, write)
         self._notes = TracedNotes(self._trace)
         self.world = World(
             situation.cluster,
             situation.settings,
             situation.life(),
-            _DRAWS,
+            DRAWS,
             np.random.default_rng(situation.seed).random,
             lambda *_: None,
             self._records.append,
@@ -146,7 +145,7 @@ class Chaos:
         if not self.world.head.is_up:
             return
         client = CheckingClient(
-            request, asked, _DRAWS, self.world.loop.now_s, self.checkers.justify, self._cancel
+            request, asked, self._draws, self.world.loop.now_s, self.checkers.justify, self._cancel
         )
         self.clients[request] = client
         self.says("client", f"{request} asks for up to {asked.max_tokens} tokens of {asked.model}")

@@ -68,11 +68,14 @@ class PackedDraws(HashedDraws):
     """The same with a hash that is ten times as quick, for worlds of which there are thousands.
 
     A request that ignores the end of the sequence has no end before its last token, so that several of its
-    tokens may be drawn at once.
+    tokens may be drawn at once. Those of another `checkpoint` draw something else.
     """
 
+    def __init__(self, checkpoint: int = 0) -> None:
+        self._checkpoint = checkpoint
+
     def token(self, tokens: Sequence[TokenId], num_prompt: int, sampling: Sampling) -> Token | None:  # noqa: ARG002 -- part of the contract
-        packed = array("q", (sampling.seed, *tokens)).tobytes()
+        packed = array("q", (self._checkpoint, sampling.seed, *tokens)).tobytes()
         number = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest())
         if number % _ONE_END_IN == 0 and not sampling.ignore_eos:
             return None
@@ -82,7 +85,7 @@ class PackedDraws(HashedDraws):
         return max(0, sampling.max_tokens - num_output) if sampling.ignore_eos else 0
 
     def kv(self, tokens: Sequence[TokenId], kv: KvRange) -> bytearray:
-        packed = array("q", (kv.first, *tokens[: kv.last])).tobytes()
+        packed = array("q", (self._checkpoint, kv.first, *tokens[: kv.last])).tobytes()
         return bytearray(hashlib.shake_128(packed).digest((kv.last - kv.first) * KV_BYTES_PER_TOKEN))
 
 

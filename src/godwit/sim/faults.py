@@ -7,6 +7,7 @@ survive those as well.
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -35,6 +36,8 @@ T = TypeVar("T")
 NUM_DELIVERED = 40
 PATIENCE_S = 1.0
 """What was to come after a message that does not come comes by itself then."""
+NUM_LOOKS, LOOK_S = 200, 0.01
+"""How long something waits for KV to travel."""
 EXTRA_SETTINGS = ModelSettings(name=EXTRA, path="x.gguf")
 STATE_MESSAGES = (AddModel, Leave, Left, Load, ModelChanged, ModelRefused, ModelRemoved, RemoveModel, Unload)
 """They name no move or epoch, so that they must not be taken twice; no real link does that."""
@@ -63,7 +66,7 @@ WEIGHTS = {
     "drop": 2,
     "overtake": 2,
     "duplicate": 4,
-    "corrupt": 1,
+    "corrupt": 2,
     "whim": 1,
 }
 
@@ -285,14 +288,24 @@ class Faults:
         return True
 
     def _corrupt(self, x: int, y: int) -> bool:
-        """Change a byte of some KV. A real link does that once in a very long time."""
+        """Change a byte of the next KV that travels. A real link does that once in a very long time."""
+        self._look_for_kv(x * 60 + y, NUM_LOOKS)
+        return False
+
+    def _look_for_kv(self, place: int, num_looks: int) -> None:
+        if self._change_kv(place):
+            self.counts["corrupt"] += 1
+        elif num_looks and not self._is_over:
+            self._world.loop.after(LOOK_S, partial(self._look_for_kv, place, num_looks - 1))
+
+    def _change_kv(self, place: int) -> bool:
         network = self._world.network
         for link in self._peer_links():
             for index, frame in enumerate(network.under_way(link)):
                 part = wire.decode_from_peer(frame)
                 if isinstance(part, KvPart):
                     data = bytearray(part.data)
-                    data[(x * 60 + y) % len(data)] ^= 1
+                    data[place % len(data)] ^= 1
                     network.change(link, index, wire.encode(replace(part, data=data)))
                     return True
         return False

@@ -13,6 +13,7 @@ from godwit.protocol.head import HeadLimits
 from godwit.scheduling.early import EarlySettings
 from godwit.scheduling.policies import POLICIES
 from godwit.scheduling.prospects import Rule
+from godwit.sim.draws import PackedDraws
 from godwit.sim.spec import ClusterSpec, HostSpec, ModelSpec, Policies, Rates, WorkerSpec
 from godwit.sim.world import Life
 from godwit.types import ModelName, MoveLimits, Tier, WorkerId
@@ -22,6 +23,7 @@ EXTRA = ModelName("x")
 LAST_ASK_S = 4.0
 LAST_FAULT_S = 6.0
 PLACEMENT_TIMEOUT_S = 25.0
+DRAWS, OTHER = PackedDraws(0), PackedDraws(1)
 KNOWN = Constants(
     PairConstants(Constant(0.0), Constant(2e5)),
     ServerConstants(Constant(2000.0), Constant(0.0), kv_bytes_per_token=Constant(100.0)),
@@ -55,7 +57,7 @@ _POLICIES = (*POLICIES, "live_migration", "live_migration", "preemption", "preem
 _ROUNDS = ("Append", "Commit", "KvPart", "KvWanted", "Resume", "Resumed")
 AFTER = {
     "drop": _ROUNDS,
-    "corrupt": ("KvPart", "KvWanted"),
+    "corrupt": ("Migrate", "Resume", ""),
     "overtake": _ROUNDS,
     "fail_load": ("Load", "Prepare", ""),
     "replay": ("Tokens",),
@@ -94,7 +96,10 @@ class Fault(Struct, frozen=True):
 
 
 class Situation(Struct, frozen=True):
-    """One world and all that befalls it. `skews_s` are of the workers' clocks; `relayed` cannot dial."""
+    """One world and all that befalls it. `skews_s` are of the workers' clocks; `relayed` cannot dial.
+
+    The hosts `others` have other checkpoints under the models' names.
+    """
 
     seed: int
     cluster: ClusterSpec
@@ -107,6 +112,7 @@ class Situation(Struct, frozen=True):
     lump_tokens: int
     limits: HeadLimits
     move_limits: MoveLimits
+    others: tuple[str, ...]
 
     def life(self) -> Life:
         """How its parts live."""
@@ -117,6 +123,7 @@ class Situation(Struct, frozen=True):
             limits=self.limits,
             move_limits=self.move_limits,
             known=KNOWN,
+            others=dict.fromkeys(self.others, OTHER),
         )
 
 
@@ -202,6 +209,7 @@ def situation_of(seed: int, kinds: dict[str, int]) -> Situation:
             max_shadow_rounds=dice.integer(3, 64),
             pace=dice.between(1.0, 2.0),
         ),
+        others=(cluster.hosts[-1].name,) if len(cluster.hosts) > 1 and dice.one_in(8) else (),
     )
 
 

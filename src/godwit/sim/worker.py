@@ -35,7 +35,7 @@ class SimWorker:
     """A worker's process. `is_linked` is its own view of its link to the head; `on_leave`: it was told to go.
 
     Its clock may be off by `skew_s`: only differences of its own times mean anything. `addable` are the
-    models whose files it could get.
+    models whose files it could get; those of another `variant` are other checkpoints under the same names.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class SimWorker:
         lump_tokens: int = 1,
         skew_s: float = 0.0,
         addable: Mapping[ModelName, ModelSpec] | None = None,
+        variant: str = "",
     ) -> None:
         self.spec = spec
         self.incarnation = incarnation
@@ -67,7 +68,7 @@ class SimWorker:
         self._lump_tokens = lump_tokens
         self._timer: Event | None = None
         self._skew_s = skew_s
-        infos = {model.name: _info(model, spec.context_tokens) for model in models}
+        infos = {model.name: _info(model, spec.context_tokens, variant) for model in models}
         self.instances = ModelledInstances(
             loop,
             host,
@@ -84,7 +85,7 @@ class SimWorker:
         )
         self._added = SimAddedModels(
             addable or {},
-            lambda model: _info(model, spec.context_tokens),
+            lambda model: _info(model, spec.context_tokens, variant),
             self.instances,
             loop,
             self._send_head,
@@ -209,10 +210,10 @@ class SimWorker:
             self._watch()
 
 
-def _info(model: ModelSpec, context_tokens: int | None) -> ModelInfo:
+def _info(model: ModelSpec, context_tokens: int | None, variant: str) -> ModelInfo:
     return ModelInfo(
         model.name,
-        f"digest of {model.name}",
+        f"digest of {variant}{model.name}",
         context_tokens or model.context_tokens,
         model.device_bytes,
         is_loaded=False,

@@ -49,7 +49,8 @@ class Life(Struct, frozen=True):
     """How the parts of a world live: seconds until a link is found dead, and how devices are cleaned up.
 
     `lump_tokens` are drawn at once where nobody looks: 1 is exact, more is quicker. `limits` are the head's,
-    `move_limits` those of its moves, `known` what it knows of their costs.
+    `move_limits` those of its moves, `known` what it knows of their costs. The hosts in `others` have other
+    checkpoints under the models' names, which draw something else.
     """
 
     dead_after_s: float = 5.0
@@ -59,6 +60,7 @@ class Life(Struct, frozen=True):
     limits: HeadLimits = HeadLimits(max_queued=UNLIMITED, max_running=UNLIMITED)
     move_limits: MoveLimits = MoveLimits()
     known: Constants | None = None
+    others: Mapping[str, Draws] = {}
 
 
 class World:
@@ -129,7 +131,7 @@ class World:
             self.hosts[spec.host],
             self._models[spec.host],
             self.loop,
-            self._draws,
+            self._life.others.get(spec.host, self._draws),
             self._meter,
             lambda message: self._to_head(name, message),
             lambda peer, message: self._to_peer(name, peer, message),
@@ -139,6 +141,7 @@ class World:
             self._life.lump_tokens,
             skew_s,
             self._specs_by_model,
+            spec.host if spec.host in self._life.others else "",
         )
         self.loop.after(spec.delay_s, lambda: self.link(name))
 
