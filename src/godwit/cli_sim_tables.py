@@ -73,6 +73,7 @@ def _figures(row: ContentionRow | FleetRow) -> dict[str, Interval | None]:
             "unplanned": "unplanned",
             "planned": "moves",
             "wasted s": "wasted_s",
+            "lost s": "lost_s",
             "errors": "errors",
         }
         return {heading: all_of[name] for heading, name in names.items()}

@@ -58,8 +58,9 @@ class ContentionRow(Struct, frozen=True, kw_only=True):
 class FleetRow(Struct, frozen=True, kw_only=True):
     """A policy on a fleet: means over seeds, of what was asked after the warm-up.
 
-    `planned` moves were done, `unplanned` losses hit a request. `closes` is how far it gets on the way from
-    reactive to the oracle in unplanned losses.
+    `planned` moves were done, `unplanned` losses hit a request. `lost_s` is the part of `wasted_s` that the
+    destinations of planned moves did not spend. `closes` is how far it gets on the way from reactive to the
+    oracle in unplanned losses.
     """
 
     policy: str
@@ -68,6 +69,7 @@ class FleetRow(Struct, frozen=True, kw_only=True):
     unplanned: float
     planned: float
     wasted_s: float
+    lost_s: float
     closes: float | None
     published: dict[str, float] | None
     setting: dict[str, Any]
@@ -149,6 +151,7 @@ def _fleet_row(row: Row, reactive: Row | None, oracle: Row | None) -> FleetRow:
         unplanned=figures["unplanned"].mean,
         planned=figures["moves"].mean,
         wasted_s=figures["wasted_s"].mean,
+        lost_s=figures["lost_s"].mean,
         closes=None if reactive is None or oracle is None else _closes(row, reactive, oracle),
         published=_published(row),
         setting=row.cell.setting,

@@ -55,6 +55,7 @@ class _Simulation:
         rng = np.random.default_rng(run.seed)
         self._work = _Work()
         self._moves: list[MoveRecord] = []
+        self._planned_s: defaultdict[RequestId, float] = defaultdict(float)
         self._notes = Notes()
         self._clients: list[AskingClient] = []
         self._num_open = len(run.asks)
@@ -86,6 +87,8 @@ class _Simulation:
         while self._num_open and loop.next_s <= run.end_s:
             loop.step()
         moves = self._count_moves()
+        for record in self._moves:
+            self._planned_s[record.request] += sum(one.seconds for one in record.rounds)
         answers = tuple(self._answer(client, moves) for client in self._clients)
         return Outcome(
             answers,
@@ -147,6 +150,7 @@ class _Simulation:
             sum(kills[name] for name in names),
             client.problem if is_over else "unfinished",
             sum(self._work.wasted_s(name, name == client.winner) for name in names),
+            sum(self._planned_s[name] for name in names),
         )
 
     def _count_moves(self) -> Counter[tuple[RequestId, str]]:

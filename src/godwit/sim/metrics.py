@@ -28,8 +28,9 @@ class Metrics(Struct, frozen=True, kw_only=True):
 
     Requests, and what happened to them, are those asked after the warm-up; so are reads, by the time of their
     end. Latencies are of whole answers, and of time-outs, which count as the time-out itself: else a policy
-    would look better the more it lets down. `wasted_s` is of device time. Pauses, `moved_bytes` (over links)
-    and events are of the whole run.
+    would look better the more it lets down. `wasted_s` is of device time, `lost_s` the part of it that the
+    destinations of planned moves did not spend. Pauses, `moved_bytes` (over links) and events are of the
+    whole run.
     """
 
     requests: float
@@ -51,6 +52,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
     kills: float
     unplanned: float
     wasted_s: float
+    lost_s: float
     pause_p50_s: float
     pause_p99_s: float
     dram_reads: float
@@ -114,6 +116,7 @@ def measure(outcome: Outcome, slo: Slo, warm_up_s: float, span_s: float, timeout
         kills=sum(answer.num_kills for answer in answers),
         unplanned=sum(answer.num_losses for answer in answers),
         wasted_s=sum(answer.wasted_s for answer in answers),
+        lost_s=sum(max(0.0, answer.wasted_s - answer.planned_s) for answer in answers),
         pause_p50_s=_percentile(pauses_s, 50),
         pause_p99_s=_percentile(pauses_s, 99),
         dram_reads=reads[Tier.DRAM],

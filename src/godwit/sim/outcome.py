@@ -13,7 +13,7 @@ class Answer(Struct, frozen=True):
     `decode_s` is what drawing its tokens takes on the worker that it ended on when nobody disturbs it.
     `problem` is why it has no whole answer ("timeout", or an error's text). `num_moves` were done,
     `num_early` of them to leave a server early; `num_losses` are unplanned losses of its server, `num_kills`
-    preemptions. `wasted_s` is its part of the outcome's.
+    preemptions. `wasted_s` is its part of the outcome's; `planned_s` of them destinations of its moves spent.
     """
 
     ask: Ask
@@ -27,6 +27,7 @@ class Answer(Struct, frozen=True):
     num_kills: int = 0
     problem: str | None = None
     wasted_s: float = 0.0
+    planned_s: float = 0.0
 
     @property
     def ttft_s(self) -> float | None:
