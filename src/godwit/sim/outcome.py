@@ -54,9 +54,8 @@ class Load(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """All of it. `wasted_s` are device seconds spent on what had been computed before, or nobody got.
-
-    `losses` counts requests that ran on a server when it vanished. `num_events` were simulated.
+    """All of it. Of `busy_s` device seconds `wasted_s` were spent on what had been computed before, or nobody
+    got. `link_bytes` were sent over all links; `num_events` were simulated until `end_s`.
     """
 
     answers: tuple[Answer, ...]

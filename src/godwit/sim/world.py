@@ -26,7 +26,7 @@ from godwit.sim.network import HEAD, Link, Network
 from godwit.sim.notes import Notes
 from godwit.sim.spec import ClusterSpec, Policies, WorkerSpec
 from godwit.sim.worker import SimWorker
-from godwit.types import ModelName, MoveId, MoveLimits, WorkerId
+from godwit.types import MoveId, MoveLimits, WorkerId
 
 RETRY_S = 0.5
 _NOT_ABOUT_REQUESTS = (Hello, Alive, Left, Relayed, ModelChanged, ModelRefused, ModelRemoved)
@@ -86,7 +86,6 @@ class World:
         self.workers: dict[WorkerId, SimWorker] = {}
         self.specs: Mapping[WorkerId, WorkerSpec] = {one.name: one for one in cluster.workers}
         self.relayed: set[Link] = set()
-        self.num_losses = 0
         self._settings = settings
         self._life = life
         self._draws = draws
@@ -339,7 +338,6 @@ class World:
     def _head_loses(self, name: WorkerId, reason: str) -> None:
         self._is_linked.pop(name, None)
         self._former.setdefault(name, []).extend(self.network.clear((name, HEAD)))
-        self.num_losses += self.num_running(name)
         self.head.left(name, reason)
 
     def _lose_half(self, who: WorkerId, name: WorkerId, number: int) -> None:
@@ -377,11 +375,3 @@ class World:
     def _silence(self, name: WorkerId, other: WorkerId, later_s: float) -> None:
         if self.network.is_frozen((name, other)):
             self.cut(other, name, later_s)
-
-    def num_running(self, worker: WorkerId) -> int:
-        """Requests that run there, as the head knows."""
-        return sum(entry.journal.owner == worker for entry in self.head.control.requests)
-
-    def is_loaded(self, worker: WorkerId, model: ModelName) -> bool:
-        """Whether an instance is up there."""
-        return model in self.workers[worker].instances.drivers
