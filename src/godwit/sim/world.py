@@ -172,14 +172,7 @@ class World:
         worker.catch_up()
         worker.close()
         self._say(name, "dies")
-        others = (HEAD, *(one for one in self.specs if one != name))
-        for other in others:
-            self.network.clear((other, name))
-        for other in others:
-            after_s = self.loop.now_s + noticed_after_s + self.specs[name].delay_s
-            at_s = max(after_s, self.network.empty_s((name, other)))
-            number = self._is_linked.get(name)
-            self.loop.at(at_s, partial(self._end_of, name, other, number), priority=1)
+        self._end_links(name, noticed_after_s)
 
     def cut(self, x: WorkerId, y: WorkerId, later_s: float = 0.0, num_kept: int = 0) -> None:
         """Break the link between two: `y` notices `later_s` after `x`. Of what is under way each way, the
@@ -322,11 +315,15 @@ class World:
         worker.requests.head_gone()
         worker.close()
         self._say(name, "leaves")
-        others = (HEAD, *(one for one in self.specs if one != name))
-        for other in others:
+        self._end_links(name)
+
+    def _end_links(self, name: WorkerId, noticed_after_s: float = 0.0) -> None:
+        """What is sent to a worker is lost; others notice its end when all that it has sent has arrived."""
+        number = self._is_linked.get(name)
+        noticed_s = self.loop.now_s + noticed_after_s + self.specs[name].delay_s
+        for other in (HEAD, *(one for one in self.specs if one != name)):
             self.network.clear((other, name))
-            number = self._is_linked.get(name)
-            at_s = max(self.loop.now_s + self.specs[name].delay_s, self.network.empty_s((name, other)))
+            at_s = max(noticed_s, self.network.empty_s((name, other)))
             self.loop.at(at_s, partial(self._end_of, name, other, number), priority=1)
 
     def _unlink(self, name: WorkerId, reason: str) -> None:
