@@ -115,9 +115,10 @@ class EarlyMoves:
     def _places(self, model: ModelName) -> dict[WorkerId, Choice]:
         """Where one more request of the model could go, and what that takes."""
         found = {}
+        _, num_in = self._ledger.num_moves()
         for name in self._ledger.holders.get(model, ()):
             choice = self._fit(name, model)
-            if choice is not None and self._ledger.num_moves(name)[1] < self._settings.max_moves_per_worker:
+            if choice is not None and num_in[name] < self._settings.max_moves_per_worker:
                 found[name] = choice
         return found
 
@@ -131,12 +132,14 @@ class EarlyMoves:
     ) -> Iterator[EarlyMove]:
         """The best move of each request that is worth it and has room, those that save most first."""
         moved: set[int] = set()
+        limit = self._settings.max_moves_per_worker
+        num_out, num_in = self._ledger.num_moves()
         for pair in np.argsort(-saved_s, axis=None, kind="stable").tolist():
             row, column = divmod(pair, len(prospects.names))
             saving_s, name = float(saved_s[row, column]), prospects.names[column]
             if saving_s <= self._settings.hysteresis_s:
                 return
-            if row in moved or self._is_busy(who.workers[row], name):
+            if row in moved or num_out[who.workers[row]] >= limit or num_in[name] >= limit:
                 continue
             if (choice := self._fit(name, model)) is None:
                 continue
@@ -150,7 +153,4 @@ class EarlyMoves:
             )
             resume_s = self._times.resume_s(name, model, float(who.context[row]))
             yield EarlyMove(request, choice, reason, resume_s)
-
-    def _is_busy(self, source: WorkerId, destination: WorkerId) -> bool:
-        limit = self._settings.max_moves_per_worker
-        return self._ledger.num_moves(source)[0] >= limit or self._ledger.num_moves(destination)[1] >= limit
+            num_out, num_in = self._ledger.num_moves()
