@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from godwit.costs.survival import Floats
 from godwit.scheduling.choices import Choice, Step
+from godwit.scheduling.clearing import MOVE_AGAIN_S
 from godwit.scheduling.ledger import Ledger
 from godwit.scheduling.prospects import Prospects, Rule, Staying, staying
 from godwit.scheduling.startup import fit
@@ -20,8 +21,6 @@ from godwit.types import ModelName, RequestId, WorkerId
 
 MAX_PLACES = 32
 """The best destinations are looked at, so that a check stays cheap in a large cluster."""
-MOVE_AGAIN_S = 5.0
-"""After an early move that failed, its request stays where it is for so long."""
 REASON = "early: "
 """How the reason of such a move begins."""
 

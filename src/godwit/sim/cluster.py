@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from godwit.protocol.entry import MoveRecord
+from godwit.scheduling.early import REASON
 from godwit.sim.client import AskingClient
 from godwit.sim.draws import CountedDraws
 from godwit.sim.notes import Notes
@@ -16,8 +17,6 @@ from godwit.sim.world import Life, World
 from godwit.types import RequestId, Sampling, TokenPrompt, WorkerId
 
 UNLIMITED_TOKENS = 1 << 20
-EARLY = "early"
-"""How the reasons of early moves begin."""
 
 
 def simulate(run: Run) -> Outcome:
@@ -145,7 +144,7 @@ class _Simulation:
             client.num_tokens,
             client.num_tokens * token_s,
             sum(moves[name, "done"] for name in names),
-            sum(moves[name, EARLY] for name in names),
+            sum(moves[name, "early"] for name in names),
             sum(moves[name, "failover"] - kills[name] for name in names),
             sum(kills[name] for name in names),
             client.problem if is_over else "unfinished",
@@ -160,7 +159,7 @@ class _Simulation:
                 counts[record.request, "failover"] += 1
             elif record.outcome == "done":
                 counts[record.request, "done"] += 1
-                counts[record.request, EARLY] += record.reason.startswith(EARLY)
+                counts[record.request, "early"] += record.reason.startswith(REASON)
         return counts
 
     def _decode_s(self, worker: WorkerId, ask: Ask) -> float:
