@@ -28,7 +28,6 @@ class _Work:
     """What engines computed for each request, so that what was computed before can be told."""
 
     def __init__(self) -> None:
-        self.busy_s = 0.0
         self._highest: defaultdict[RequestId, int] = defaultdict(int)
         self._spent_s: defaultdict[RequestId, float] = defaultdict(float)
         self._wasted_s: defaultdict[RequestId, float] = defaultdict(float)
@@ -39,7 +38,6 @@ class _Work:
         highest = self._highest[request]
         self._highest[request] = max(highest, last)
         seconds = (last - first) * token_s
-        self.busy_s += seconds
         self._spent_s[request] += seconds
         self._wasted_s[request] += max(0, min(highest, last) - first) * token_s
 
@@ -93,8 +91,6 @@ class _Simulation:
             answers,
             tuple(self._moves),
             tuple(self._notes.loads),
-            sum(answer.wasted_s for answer in answers),
-            self._work.busy_s,
             world.network.num_bytes,
             loop.num_events,
             loop.now_s,
