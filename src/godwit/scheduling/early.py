@@ -151,5 +151,6 @@ class EarlyMoves:
                 f"with {prospects.leaves_within(worker, within_s):.0%}"
             )
             resume_s = self._times.resume_s(name, model, float(who.context[row]))
+            num_out[worker] += 1
+            num_in[name] += 1
             yield EarlyMove(request, choice, reason, resume_s)
-            num_out, num_in = self._ledger.num_moves()
