@@ -98,8 +98,9 @@ def test_a_missing_data_set_is_named(tmp_path: Path) -> None:
         traces.mooncake(tmp_path)
 
 
-def test_a_file_with_something_else_in_it_is_named(put: Put) -> None:
-    data = put("gsm8k/lengths_cl100k.csv", "a,b\n1,2\n")
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", "prompt_tokens,answer_tokens\n64,55\n26\n"])
+def test_a_file_with_something_else_in_it_is_named(put: Put, text: str) -> None:
+    data = put("gsm8k/lengths_cl100k.csv", text)
     with pytest.raises(ConfigError, match=r"lengths_cl100k\.csv is not the data set"):
         traces.gsm8k(data)
 

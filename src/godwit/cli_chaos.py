@@ -1,7 +1,5 @@
 """`godwit sim chaos`: thousands of small clusters in virtual time, each with faults of its own."""
 
-import multiprocessing
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, TypeVar
@@ -9,8 +7,8 @@ from typing import Annotated, TypeVar
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from godwit.cli_processes import SPAWN, Jobs, num_processes, progress_bar
 from godwit.sim.chaos import Played, play, play_seed
 from godwit.sim.faults import WEIGHTS
 from godwit.sim.mutations import MUTATIONS, hunt
@@ -60,9 +58,7 @@ def chaos(
     mutations: Annotated[
         bool, typer.Option("--mutations", help="Break the protocol on purpose: how soon is it found?")
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Processes at once (as many as there are CPUs).")
-    ] = None,
+    jobs: Jobs = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Play clusters with faults at random, and check that nothing is lost, doubled, leaked or stuck."""
@@ -147,18 +143,11 @@ def _hunt(task: tuple[str, range]) -> Found:
 
 def _in_processes(work: Callable[[T], R], tasks: Sequence[T], jobs: int | None, what: str) -> Iterator[R]:
     """What comes of all tasks, in their order; a single one is done in this process."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    num_processes = min(jobs or os.cpu_count() or 1, len(tasks))
-    if num_processes == 1:
+    number = num_processes(jobs, len(tasks))
+    if number == 1:
         yield from map(work, tasks)
         return
-    # Spawned, since a fork would copy the progress bar's thread in the middle of what it does.
-    context = multiprocessing.get_context("spawn")
-    with (
-        Progress(*columns, console=console, disable=not console.is_terminal) as progress,
-        context.Pool(num_processes) as pool,
-    ):
+    with progress_bar(Console(stderr=True)) as progress, SPAWN.Pool(number) as pool:
         bar = progress.add_task(what, total=len(tasks))
         for result in pool.imap(work, tasks):
             progress.advance(bar)

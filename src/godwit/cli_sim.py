@@ -1,7 +1,6 @@
 """`godwit sim`: scenarios in virtual time, with the real scheduler and the real protocol."""
 
 import multiprocessing
-import os
 import traceback
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -11,9 +10,9 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from typer.core import TyperGroup
 
+from godwit.cli_processes import SPAWN, Jobs, num_processes, progress_bar
 from godwit.cli_sim_tables import show_report
 from godwit.figure3.plot import check_plot
 from godwit.scenarios.plan import Cell, Options, Row, Sweep, plan, rows_of, tasks_of
@@ -81,9 +80,7 @@ def run(
     ablations: Annotated[
         bool, typer.Option("--ablations", help="Also vary what the scenario's policies are made of.")
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Processes at once (as many as there are CPUs).")
-    ] = None,
+    jobs: Jobs = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the report into this file.")] = None,
 ) -> None:
@@ -114,18 +111,15 @@ def run(
 
 def _rows(cells: list[Cell], options: Options, jobs: int | None) -> list[Row]:
     tasks, places = tasks_of(cells, options)
-    return rows_of(cells, places, _play(tasks, min(jobs or os.cpu_count() or 1, len(tasks))))
+    return rows_of(cells, places, _play(tasks, num_processes(jobs, len(tasks))))
 
 
 def _play(tasks: list[Task], jobs: int) -> list[Metrics]:
     """Everything in `jobs` processes; whatever ends it early, they end too."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # Spawned, since a fork would copy the progress bar's thread in the middle of what it does.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, context)
+    pool = ProcessPoolExecutor(jobs, SPAWN)
     try:
-        with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        with progress_bar(console) as progress:
             bar = progress.add_task("simulating", total=len(tasks))
             found = play(tasks, pool, lambda: progress.advance(bar))
     except BaseException as error:

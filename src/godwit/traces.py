@@ -218,5 +218,5 @@ def _parsed(path: Path, parse: Callable[[str], T]) -> T:
     text = read_file(path).decode(errors="replace")
     try:
         return parse(text)
-    except (ValueError, KeyError, IndexError, msgspec.MsgspecError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, msgspec.MsgspecError) as error:
         raise ConfigError(f"{path} is not the data set that it should be: {error}") from error

@@ -58,6 +58,19 @@ def test_a_move_that_is_made_shows_how_far_its_prediction_was_off(outcome: str) 
     assert times.errors() == seen
 
 
+def test_the_wait_of_a_request_that_has_lost_its_server_is_not_decoding() -> None:
+    times, now = _taught(), [0.0]
+    recorder = Recorder(times, EventLog(10), lambda: now[0])
+    entry = _entry()
+    entry.journal.disown()
+    before = times.token_s(A, MODEL)
+    for _ in range(20):
+        recorder.accepted(R1, A, entry.journal.num_tokens - 1)
+        now[0] += 60.0
+        recorder.ended(entry, is_whole=False)
+    assert times.token_s(A, MODEL) == before
+
+
 def test_the_context_of_a_move_is_what_there_was_when_the_model_had_been_loaded() -> None:
     world = World()
     world.join("a")

@@ -23,7 +23,7 @@ def _load(at_s: float, tier: Tier) -> Load:
 
 
 def _outcome(*answers: Answer, loads: tuple[Load, ...] = ()) -> Outcome:
-    return Outcome(answers, (), loads, 0.0, 0.0, 77, 5, 100.0)
+    return Outcome(answers, (), loads, 77, 5, 100.0)
 
 
 def _measure(outcome: Outcome, warm_up_s: float = 0.0) -> Metrics:

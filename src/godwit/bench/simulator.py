@@ -11,7 +11,7 @@ from numpy.random import Generator
 from godwit.sim.cluster import simulate
 from godwit.sim.coarse import coarsen
 from godwit.sim.spec import Ask, ClusterSpec, HostSpec, ModelSpec, Policies, Rates, Run, WorkerSpec
-from godwit.sim.workload import arrivals_s, choices, lengths, popularity
+from godwit.sim.workload import arrivals_s, choices, lengths, make_asks, popularity
 from godwit.types import ModelName, Tier, WorkerId
 
 SIZES = (10, 100, 1000)
@@ -113,10 +113,7 @@ def _asks(rng: Generator, names: list[ModelName], servers: int, requests: int) -
     rate = UTILISATION * servers * SLOTS / busy_s
     times = arrivals_s(rng, rate, 1.0, requests / rate)
     chosen = choices(rng, popularity(len(names), POPULARITY_EXPONENT), len(times))
-    return tuple(
-        Ask(float(at_s), names[model], int(prompt), int(output))
-        for at_s, model, prompt, output in zip(times, chosen, prompts, outputs, strict=False)
-    )
+    return make_asks(times, [names[model] for model in chosen], np.stack([prompts, outputs], axis=1))
 
 
 def _measure(options: SimulatorOptions, servers: int, seed: int) -> _Measured:

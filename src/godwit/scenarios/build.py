@@ -52,14 +52,14 @@ class _Places(Struct, frozen=True):
 
 def build(scenario: Scenario, policy: str, seed: int, data: Path) -> Run:
     """One run, not yet coarse. ConfigError where a data set is missing in `data`."""
-    world, workload = scenario.world, scenario.workload
+    world = scenario.world
     head = head_of(scenario, policy)
     return Run(
         cluster=_cluster(scenario, seed, data),
         asks=_asks(scenario, head.num_replicas, seed, data),
         head=_settings(scenario, head),
         seed=seed,
-        end_s=(workload.minutes + world.drain_minutes) * 60,
+        end_s=scenario.end_s,
         timeout_s=world.timeout_s,
         cleanup_s=world.cleanup_s,
         jitter_share=world.jitter_share,
@@ -178,12 +178,11 @@ def _stays(
     names = [f"{kind}-{number + 1}" for number in range(machine.count)]
     if (own := machine.sessions) is None:
         return {name: (Stay(0.0),) for name in names}
-    until_s = (scenario.workload.minutes + scenario.world.drain_minutes) * 60
     stays = {}
     for name in names:
         scale_s = own.scale_s * float(rng.uniform(own.scale_low, own.scale_high))
         life = Life(scale_s, own.shape, own.mean_gap_s, own.notice_s)
-        stays[name] = draw_stays(rng, life, until_s)
+        stays[name] = draw_stays(rng, life, scenario.end_s)
     return lose_together(rng, stays, own.together)
 
 

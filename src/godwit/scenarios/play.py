@@ -48,8 +48,7 @@ def play_one(task: Task) -> Metrics:
     grain = scenario.world.grain
     outcome = refine(simulate(coarsen(run, grain)), run, grain)
     workload = scenario.workload
-    warm_up_s = workload.warm_up_minutes * 60
-    return measure(outcome, scenario.slo, warm_up_s, workload.minutes * 60 - warm_up_s, run.timeout_s)
+    return measure(outcome, scenario.slo, workload.warm_up_s, workload.counted_s, run.timeout_s)
 
 
 def play(tasks: Sequence[Task], executor: Executor, done: Callable[[], None] = lambda: None) -> list[Metrics]:

@@ -174,8 +174,7 @@ def _rate(row: Row) -> float:
     workload = row.cell.scenario.workload
     if workload.rate_per_s is not None:
         return workload.rate_per_s
-    span_s = (workload.minutes - workload.warm_up_minutes) * 60
-    return round(row.runs[0].requests / span_s, 3)
+    return round(row.runs[0].requests / workload.counted_s, 3)
 
 
 # --- what was published -----------------------------------------------------------------------------------

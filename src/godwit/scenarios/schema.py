@@ -130,6 +130,16 @@ class Workload(Section, frozen=True, kw_only=True):
     outputs: Lognormal | None = None
     estimate_sigma: NotNegative | None = None
 
+    @property
+    def warm_up_s(self) -> float:
+        """Seconds at the beginning whose requests are not counted."""
+        return self.warm_up_minutes * 60
+
+    @property
+    def counted_s(self) -> float:
+        """Seconds after them."""
+        return self.minutes * 60 - self.warm_up_s
+
 
 class World(Section, frozen=True, kw_only=True):
     """What is left: clean-up of devices, the clients' time-out (inf: none), and how exactly it is simulated.
@@ -203,3 +213,8 @@ class Scenario(Section, frozen=True, kw_only=True):
     sweep: dict[str, list[Any]] = {}
     ablations: Ablations = Ablations()
     published: tuple[Published, ...] = ()
+
+    @property
+    def end_s(self) -> float:
+        """When a run ends, in seconds from its beginning."""
+        return (self.workload.minutes + self.world.drain_minutes) * 60

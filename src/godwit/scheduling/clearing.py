@@ -17,7 +17,7 @@ from godwit.scheduling.view import Running, Times
 from godwit.types import ModelName, RequestId, WorkerId
 
 MOVE_AGAIN_S = 5.0
-"""After a move that was to make room has failed, its request stays where it is for so long."""
+"""After a move that was to make room, or an early one, has failed, its request stays where it is so long."""
 
 
 class Clearing:

@@ -59,14 +59,16 @@ class Drains:
 
     def next_move(self, now: float) -> tuple[RequestId, Choice] | None:
         """One more move that may start now; the caller books it and asks again."""
+        if not self._drains:
+            return None
+        limit = self._settings.max_moves_per_worker
+        num_out, num_in = self._ledger.num_moves()
+        busy = frozenset(name for name, number in num_in.items() if number >= limit)
         for worker, drain in self._drains.items():
-            if (
-                _is_due(drain, now)
-                or self._ledger.num_moves(worker)[0] >= self._settings.max_moves_per_worker
-            ):
+            if _is_due(drain, now) or num_out[worker] >= limit:
                 continue
             for request in self._staying(worker):
-                choice = self._destination(request, worker, drain)
+                choice = self._destination(request, worker, drain, busy)
                 if choice is not None:
                     return request, choice
         return None
@@ -99,14 +101,14 @@ class Drains:
             if place.worker == worker and request not in self._ledger.moves
         ]
 
-    def _destination(self, request: RequestId, worker: WorkerId, drain: _Drain) -> Choice | None:
+    def _destination(
+        self, request: RequestId, worker: WorkerId, drain: _Drain, busy: frozenset[WorkerId]
+    ) -> Choice | None:
         if drain.num_failed.get(request, 0) >= self._settings.max_move_tries:
             return None
-        limit = self._settings.max_moves_per_worker
-        busy = {other for other in self._ledger.workers if self._ledger.num_moves(other)[1] >= limit}
         not_to = busy | {worker} | drain.avoid.get(request, frozenset())
         view = self._ledger.view(self._times)
-        choice = quickest(view, self._ledger.running[request].model, frozenset(not_to))
+        choice = quickest(view, self._ledger.running[request].model, not_to)
         # A model that loads for somebody else may fail to: its requests would fail to move for that.
         return None if choice is None or choice.step is Step.WAIT_FOR_LOAD else choice
 

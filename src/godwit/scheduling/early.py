@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from godwit.costs.survival import Floats
 from godwit.scheduling.choices import Choice, Step
+from godwit.scheduling.clearing import MOVE_AGAIN_S
 from godwit.scheduling.ledger import Ledger
 from godwit.scheduling.prospects import Prospects, Rule, Staying, staying
 from godwit.scheduling.startup import fit
@@ -20,8 +21,6 @@ from godwit.types import ModelName, RequestId, WorkerId
 
 MAX_PLACES = 32
 """The best destinations are looked at, so that a check stays cheap in a large cluster."""
-MOVE_AGAIN_S = 5.0
-"""After an early move that failed, its request stays where it is for so long."""
 REASON = "early: "
 """How the reason of such a move begins."""
 
@@ -115,9 +114,10 @@ class EarlyMoves:
     def _places(self, model: ModelName) -> dict[WorkerId, Choice]:
         """Where one more request of the model could go, and what that takes."""
         found = {}
+        _, num_in = self._ledger.num_moves()
         for name in self._ledger.holders.get(model, ()):
             choice = self._fit(name, model)
-            if choice is not None and self._ledger.num_moves(name)[1] < self._settings.max_moves_per_worker:
+            if choice is not None and num_in[name] < self._settings.max_moves_per_worker:
                 found[name] = choice
         return found
 
@@ -131,12 +131,14 @@ class EarlyMoves:
     ) -> Iterator[EarlyMove]:
         """The best move of each request that is worth it and has room, those that save most first."""
         moved: set[int] = set()
+        limit = self._settings.max_moves_per_worker
+        num_out, num_in = self._ledger.num_moves()
         for pair in np.argsort(-saved_s, axis=None, kind="stable").tolist():
             row, column = divmod(pair, len(prospects.names))
             saving_s, name = float(saved_s[row, column]), prospects.names[column]
             if saving_s <= self._settings.hysteresis_s:
                 return
-            if row in moved or self._is_busy(who.workers[row], name):
+            if row in moved or num_out[who.workers[row]] >= limit or num_in[name] >= limit:
                 continue
             if (choice := self._fit(name, model)) is None:
                 continue
@@ -149,8 +151,6 @@ class EarlyMoves:
                 f"with {prospects.leaves_within(worker, within_s):.0%}"
             )
             resume_s = self._times.resume_s(name, model, float(who.context[row]))
+            num_out[worker] += 1
+            num_in[name] += 1
             yield EarlyMove(request, choice, reason, resume_s)
-
-    def _is_busy(self, source: WorkerId, destination: WorkerId) -> bool:
-        limit = self._settings.max_moves_per_worker
-        return self._ledger.num_moves(source)[0] >= limit or self._ledger.num_moves(destination)[1] >= limit

@@ -1,6 +1,7 @@
 """Who holds which slot and whose memory is whose: the scheduler's books, and that they always balance."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
@@ -84,12 +85,10 @@ class Ledger:
         """Whether the model is only claimed there: a move would ask for memory that is not free yet."""
         return model in self._claims.get(worker, ())
 
-    def num_moves(self, worker: WorkerId) -> tuple[int, int]:
-        """How many moves have the worker as source, and as destination."""
-        out = sum(
-            request in self._running and self._running[request].worker == worker for request in self._moves
-        )
-        return out, sum(move.destination == worker for move in self._moves.values())
+    def num_moves(self) -> tuple[Counter[WorkerId], Counter[WorkerId]]:
+        """How many moves have each worker as source, and as destination; a look at all moves."""
+        sources = (self._running[request].worker for request in self._moves if request in self._running)
+        return Counter(sources), Counter(move.destination for move in self._moves.values())
 
     # --- workers and models ---------------------------------------------------------------------------------
 

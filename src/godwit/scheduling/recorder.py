@@ -182,7 +182,11 @@ class Recorder:
     def ended(self, entry: Entry, *, is_whole: bool) -> None:
         """A request is over; `is_whole`: it came to its own end."""
         request, model, journal = entry.request, entry.model, entry.journal
-        self._learn_tokens(request, model, journal.num_tokens)
+        worker, _, _ = self._decoding.get(request, (None, 0.0, 0))
+        if worker == journal.owner:
+            self._learn_tokens(request, model, journal.num_tokens)
+        # Else it has lost that worker, and what it waited for another one says nothing of either.
+        self._decoding.pop(request, None)
         if is_whole:
             num_output = len(journal.output_ids)
             self._times.learn_output(model, num_output, entry.expected_tokens)

@@ -35,12 +35,15 @@ class Receiver:
         """Nothing is written anywhere."""
 
     def finished(self, reason: str) -> None:  # noqa: ARG002 -- part of the contract
-        self.is_over = True
-        self._client.got_all(self)
+        # Another replica may have been whole in this very instant: then nobody needs this one any more.
+        if not self.is_over:
+            self.is_over = True
+            self._client.got_all(self)
 
     def failed(self, error: GodwitError) -> None:
-        self.is_over = True
-        self._client.failed(error)
+        if not self.is_over:
+            self.is_over = True
+            self._client.failed(error)
 
 
 class AskingClient:

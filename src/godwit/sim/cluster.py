@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 import numpy as np
 
 from godwit.protocol.entry import MoveRecord
+from godwit.scheduling.early import REASON
 from godwit.sim.client import AskingClient
 from godwit.sim.draws import CountedDraws
 from godwit.sim.notes import Notes
@@ -16,8 +17,6 @@ from godwit.sim.world import Life, World
 from godwit.types import RequestId, Sampling, TokenPrompt, WorkerId
 
 UNLIMITED_TOKENS = 1 << 20
-EARLY = "early"
-"""How the reasons of early moves begin."""
 
 
 def simulate(run: Run) -> Outcome:
@@ -29,7 +28,6 @@ class _Work:
     """What engines computed for each request, so that what was computed before can be told."""
 
     def __init__(self) -> None:
-        self.busy_s = 0.0
         self._highest: defaultdict[RequestId, int] = defaultdict(int)
         self._spent_s: defaultdict[RequestId, float] = defaultdict(float)
         self._wasted_s: defaultdict[RequestId, float] = defaultdict(float)
@@ -40,7 +38,6 @@ class _Work:
         highest = self._highest[request]
         self._highest[request] = max(highest, last)
         seconds = (last - first) * token_s
-        self.busy_s += seconds
         self._spent_s[request] += seconds
         self._wasted_s[request] += max(0, min(highest, last) - first) * token_s
 
@@ -94,8 +91,6 @@ class _Simulation:
             answers,
             tuple(self._moves),
             tuple(self._notes.loads),
-            sum(answer.wasted_s for answer in answers),
-            self._work.busy_s,
             world.network.num_bytes,
             loop.num_events,
             loop.now_s,
@@ -145,7 +140,7 @@ class _Simulation:
             client.num_tokens,
             client.num_tokens * token_s,
             sum(moves[name, "done"] for name in names),
-            sum(moves[name, EARLY] for name in names),
+            sum(moves[name, "early"] for name in names),
             sum(moves[name, "failover"] - kills[name] for name in names),
             sum(kills[name] for name in names),
             client.problem if is_over else "unfinished",
@@ -160,7 +155,7 @@ class _Simulation:
                 counts[record.request, "failover"] += 1
             elif record.outcome == "done":
                 counts[record.request, "done"] += 1
-                counts[record.request, EARLY] += record.reason.startswith(EARLY)
+                counts[record.request, "early"] += record.reason.startswith(REASON)
         return counts
 
     def _decode_s(self, worker: WorkerId, ask: Ask) -> float:

@@ -287,8 +287,8 @@ class ModelledEngine:
         if request is not None and request in self._sequences:
             self._sequences[request].is_ended = True
         self._is_closed |= request is None
-        events, self._events = self._events, []
-        return [*events, Failed(request, "out of order", self.info.name if request is None else None)]
+        model = self.info.name if request is None else None
+        return [*self.take_events(), Failed(request, "out of order", model)]
 
     def _advance(self, request: RequestId, one: Slot, plan: Plan) -> None:
         num_new, first = one.planned, one.num_computed

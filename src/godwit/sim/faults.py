@@ -1,8 +1,8 @@
 """What may befall a simulated cluster: faults, operators' wishes, clients that leave. Each does one thing.
 
-Links keep their order or break, and so do these, except for three that no real link does: a message between
-workers is lost or overtaken, or one that names a move or an epoch comes twice. The protocol promises to
-survive those as well.
+Links keep their order or break, and so do these, except for four that no real link does: a message between
+workers is lost or overtaken, one that names a move or an epoch comes twice, or a byte of KV changes. The
+protocol promises to survive those as well.
 """
 
 from collections import Counter, deque

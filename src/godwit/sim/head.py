@@ -27,7 +27,7 @@ UNLIMITED = 1 << 30
 
 
 class SimHead:
-    """One life of the head. What it has learnt (`times`, `costs`) outlives it, as in the real one's store."""
+    """One life of the head. What it has learnt (`times`, `costs`, `hazards`) outlives it, as in a store."""
 
     def __init__(
         self,

@@ -13,7 +13,8 @@ class Answer(Struct, frozen=True):
     `decode_s` is what drawing its tokens takes on the worker that it ended on when nobody disturbs it.
     `problem` is why it has no whole answer ("timeout", or an error's text). `num_moves` were done,
     `num_early` of them to leave a server early; `num_losses` are unplanned losses of its server, `num_kills`
-    preemptions. `wasted_s` is its part of the outcome's; `planned_s` of them destinations of its moves spent.
+    preemptions. `wasted_s` are device seconds spent on what had been computed before, or nobody got;
+    `planned_s` of them destinations of its moves spent.
     """
 
     ask: Ask
@@ -54,16 +55,11 @@ class Load(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """All of it. `wasted_s` are device seconds spent on what had been computed before, or nobody got.
-
-    `losses` counts requests that ran on a server when it vanished. `num_events` were simulated.
-    """
+    """All of it: `link_bytes` were sent over all links, `num_events` simulated until `end_s`."""
 
     answers: tuple[Answer, ...]
     moves: tuple[MoveRecord, ...]
     loads: tuple[Load, ...]
-    wasted_s: float
-    busy_s: float
     link_bytes: int
     num_events: int
     end_s: float

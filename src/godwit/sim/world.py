@@ -26,7 +26,7 @@ from godwit.sim.network import HEAD, Link, Network
 from godwit.sim.notes import Notes
 from godwit.sim.spec import ClusterSpec, Policies, WorkerSpec
 from godwit.sim.worker import SimWorker
-from godwit.types import ModelName, MoveId, MoveLimits, WorkerId
+from godwit.types import MoveId, MoveLimits, WorkerId
 
 RETRY_S = 0.5
 _NOT_ABOUT_REQUESTS = (Hello, Alive, Left, Relayed, ModelChanged, ModelRefused, ModelRemoved)
@@ -86,7 +86,6 @@ class World:
         self.workers: dict[WorkerId, SimWorker] = {}
         self.specs: Mapping[WorkerId, WorkerSpec] = {one.name: one for one in cluster.workers}
         self.relayed: set[Link] = set()
-        self.num_losses = 0
         self._settings = settings
         self._life = life
         self._draws = draws
@@ -173,14 +172,7 @@ class World:
         worker.catch_up()
         worker.close()
         self._say(name, "dies")
-        others = (HEAD, *(one for one in self.specs if one != name))
-        for other in others:
-            self.network.clear((other, name))
-        for other in others:
-            after_s = self.loop.now_s + noticed_after_s + self.specs[name].delay_s
-            at_s = max(after_s, self.network.empty_s((name, other)))
-            number = self._is_linked.get(name)
-            self.loop.at(at_s, partial(self._end_of, name, other, number), priority=1)
+        self._end_links(name, noticed_after_s)
 
     def cut(self, x: WorkerId, y: WorkerId, later_s: float = 0.0, num_kept: int = 0) -> None:
         """Break the link between two: `y` notices `later_s` after `x`. Of what is under way each way, the
@@ -323,11 +315,15 @@ class World:
         worker.requests.head_gone()
         worker.close()
         self._say(name, "leaves")
-        others = (HEAD, *(one for one in self.specs if one != name))
-        for other in others:
+        self._end_links(name)
+
+    def _end_links(self, name: WorkerId, noticed_after_s: float = 0.0) -> None:
+        """What is sent to a worker is lost; others notice its end when all that it has sent has arrived."""
+        number = self._is_linked.get(name)
+        noticed_s = self.loop.now_s + noticed_after_s + self.specs[name].delay_s
+        for other in (HEAD, *(one for one in self.specs if one != name)):
             self.network.clear((other, name))
-            number = self._is_linked.get(name)
-            at_s = max(self.loop.now_s + self.specs[name].delay_s, self.network.empty_s((name, other)))
+            at_s = max(noticed_s, self.network.empty_s((name, other)))
             self.loop.at(at_s, partial(self._end_of, name, other, number), priority=1)
 
     def _unlink(self, name: WorkerId, reason: str) -> None:
@@ -339,7 +335,6 @@ class World:
     def _head_loses(self, name: WorkerId, reason: str) -> None:
         self._is_linked.pop(name, None)
         self._former.setdefault(name, []).extend(self.network.clear((name, HEAD)))
-        self.num_losses += self.num_running(name)
         self.head.left(name, reason)
 
     def _lose_half(self, who: WorkerId, name: WorkerId, number: int) -> None:
@@ -377,11 +372,3 @@ class World:
     def _silence(self, name: WorkerId, other: WorkerId, later_s: float) -> None:
         if self.network.is_frozen((name, other)):
             self.cut(other, name, later_s)
-
-    def num_running(self, worker: WorkerId) -> int:
-        """Requests that run there, as the head knows."""
-        return sum(entry.journal.owner == worker for entry in self.head.control.requests)
-
-    def is_loaded(self, worker: WorkerId, model: ModelName) -> bool:
-        """Whether an instance is up there."""
-        return model in self.workers[worker].instances.drivers
