@@ -11,7 +11,7 @@ from godwit.sim.draws import CountedDraws
 from godwit.sim.notes import Notes
 from godwit.sim.outcome import Answer, Outcome
 from godwit.sim.sequence import decode_s
-from godwit.sim.spec import GPU_JITTER_S, Ask, Run, Stay, WorkerSpec
+from godwit.sim.spec import GPU_JITTER_S, Ask, ClusterSpec, Run, Stay, WorkerSpec
 from godwit.sim.truth import Truth
 from godwit.sim.world import Life, World
 from godwit.types import RequestId, Sampling, TokenPrompt, WorkerId
@@ -22,6 +22,11 @@ UNLIMITED_TOKENS = 1 << 20
 def simulate(run: Run) -> Outcome:
     """Everything that comes of a run; the same run gives the same outcome."""
     return _Simulation(run).play()
+
+
+def kv_bytes_per_token(cluster: ClusterSpec) -> float:
+    """What a token's KV weighs on a link, where one byte stands for it; of the heaviest model."""
+    return float(max((model.kv_bytes_per_token for model in cluster.models), default=0) or 1)
 
 
 class _Work:
@@ -63,7 +68,7 @@ class _Simulation:
         self._world = World(
             run.cluster,
             run.head,
-            Life(run.head.dead_after_s, cleanup_s, run.lump_tokens),
+            Life(run.head.dead_after_s, cleanup_s, run.lump_tokens, kv_bytes_per_token(run.cluster)),
             CountedDraws(),
             rng.random,
             self._work.add,

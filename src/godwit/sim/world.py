@@ -279,8 +279,8 @@ class World:
             self._to_head(sender, Relayed(peer, message))
         elif peer in self.workers and self.workers[peer].is_up:
             frame = wire.encode(message)
-            scale = self._life.kv_scale if isinstance(message, KvPart) else 1.0
-            self.network.send(sender, peer, frame, len(frame) * scale)
+            heavier = (self._life.kv_scale - 1) * len(message.data) if isinstance(message, KvPart) else 0.0
+            self.network.send(sender, peer, frame, len(frame) + heavier)
 
     def take(self, sender: WorkerId, receiver: WorkerId, message: Message) -> None:
         """Let a message arrive."""
