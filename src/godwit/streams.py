@@ -11,7 +11,7 @@ import msgspec
 
 from godwit.errors import GodwitError, LinkError, from_code
 
-FIRST_BYTE_S = 300.0
+SILENCE_S = 300.0
 
 
 @dataclass(slots=True)
@@ -47,15 +47,17 @@ async def follow(
     body: dict[str, Any],
     stream: TimedStream,
     on_token: Callable[[TimedStream, str], bool] = lambda *_: True,
+    silence_s: float = SILENCE_S,
 ) -> TimedStream:
     """Ask for a streamed completion (chat where `body` has messages) and note every token in `stream`.
 
-    `on_token` is called after each event with its text; when it returns False the client leaves. Raises
+    `on_token` is called after each event with its text; when it returns False the client leaves, and so it
+    does when nothing comes for `silence_s`. Raises
     what the server answered where it refused the request; an error in the stream is put into `stream`.
     """
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     asked = {**body, "stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True}
-    timeout = aiohttp.ClientTimeout(total=None, sock_read=FIRST_BYTE_S)
+    timeout = aiohttp.ClientTimeout(total=None, sock_read=silence_s)
     async with session.post(url + path, json=asked, timeout=timeout) as response:
         if response.status != 200:
             raise _refusal(await response.read())

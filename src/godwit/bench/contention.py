@@ -20,15 +20,17 @@ from godwit.bench.contention_report import (
     best_known,
     make_row,
 )
-from godwit.bench.contention_scene import Ask, Load, Stage, make_asks
+from godwit.bench.contention_scene import PLACEMENT_TIMEOUT_S, Ask, Load, Stage, make_asks
 from godwit.client import AdminClient
 from godwit.errors import GodwitError
 from godwit.local import LocalCluster
-from godwit.streams import TimedStream, follow
+from godwit.streams import SILENCE_S, TimedStream, follow
 
 PROGRESS_S = 10.0
 # After the last arrival; whoever is not answered by then counts as an error.
 DRAIN_S = 600.0
+# A client waits for longer than the head does for a place.
+PATIENCE_S = PLACEMENT_TIMEOUT_S + SILENCE_S
 DECISIONS = "decisions.jsonl"
 REHEARSAL = "rehearsal"
 REHEARSAL_POLICY = "live_migration"
@@ -147,7 +149,7 @@ class _Clients:
         await asyncio.sleep(self.started_s + ask.at_s - time.monotonic())
         self._num_asked += 1
         try:
-            await follow(session, self._url, ask.body, stream)
+            await follow(session, self._url, ask.body, stream, silence_s=PATIENCE_S)
         except (GodwitError, aiohttp.ClientError, TimeoutError) as error:
             stream.error = f"{type(error).__name__}: {error}"
         self._num_done += 1
