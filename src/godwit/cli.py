@@ -200,7 +200,8 @@ def worker(
 @app.command()
 def status(
     estimates: Annotated[
-        bool, typer.Option("--estimates", help="Instead: what loads and moves are expected to take.")
+        bool,
+        typer.Option("--estimates", help="Instead: what loads and moves should take, and who may leave."),
     ] = False,
     url: Url = DEFAULT_URL,
     as_json: Json = False,

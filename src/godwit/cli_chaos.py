@@ -66,6 +66,10 @@ def chaos(
         first_seed, seeds = seed, 1
     if trace and seed is None:
         raise typer.BadParameter("it is for one cluster: add --seed", param_hint="--trace")
+    if short and not trace:
+        raise typer.BadParameter("it is for one cluster: add --seed and --trace", param_hint="--short")
+    if mutations and (trace or seed is not None):
+        raise typer.BadParameter("it needs many seeds, and prints no trace", param_hint="--mutations")
     all_seeds = range(first_seed, first_seed + seeds)
     if mutations:
         _check_mutations(all_seeds, jobs, as_json=as_json)

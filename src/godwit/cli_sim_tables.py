@@ -6,12 +6,15 @@ from typing import Literal
 
 from rich.box import SIMPLE
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
-from godwit.scenarios.report import Beside, ContentionRow, FleetRow, Report
+from godwit.scenarios.report import Beside, ContentionRow, FleetRow, Report, spread
 from godwit.sim.metrics import Interval
 
 Rows = Sequence[ContentionRow | FleetRow]
+_WIDEST = 1000
+_ROOMY = 100
 _TEXTS = ("policy", "dataset", "figure", "setting")
 
 
@@ -38,13 +41,22 @@ def _show(console: Console, title: str, rows: Iterable[dict[str, str]]) -> None:
     lines = list(rows)
     if not lines:
         return
-    table = Table(title=title, box=SIMPLE, padding=(0, 1), title_justify="left")
+    table = Table(
+        title=title,
+        box=SIMPLE,
+        padding=(0, 1 if console.width >= _ROOMY else 0),
+        title_justify="left",
+        collapse_padding=True,
+    )
     for name in lines[0]:
+        # A line breaks between words, never within a figure.
+        words = [word for text in (name, *(line[name] for line in lines)) for word in text.split()]
         justify: Literal["left", "right"] = "left" if name in _TEXTS else "right"
-        table.add_column(name, justify=justify, no_wrap=name == "policy", overflow="fold")
+        table.add_column(name, justify=justify, no_wrap=name == "policy", min_width=max(map(len, words)))
     for line in lines:
         table.add_row(*line.values())
-    console.print(table)
+    needed = Measurement.get(console, console.options.update(width=_WIDEST), table).minimum
+    console.print(table, width=max(console.width, needed), crop=False)
 
 
 def _cells(row: ContentionRow | FleetRow) -> dict[str, str]:
@@ -122,7 +134,7 @@ def _beside(row: Beside) -> dict[str, str]:
         "policy": row.policy,
         "figure": row.figure,
         "published": f"{row.published:g}",
-        "ours": f"{row.low:.3g} – {row.high:.3g}",
+        "ours": spread(row, " – "),
     }
 
 
@@ -135,4 +147,4 @@ def _spread(interval: Interval | None) -> str:
         return "–"
     if isnan(interval.high) or interval.high == interval.mean:
         return f"{interval.mean:.4g}"
-    return f"{interval.mean:.4g} ±{interval.high - interval.mean:.2g}"
+    return f"{interval.mean:.4g} ±{float(f'{interval.high - interval.mean:.2g}'):g}"

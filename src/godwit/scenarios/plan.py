@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from godwit.errors import ConfigError
 from godwit.scenarios.play import Task
 from godwit.scenarios.read import Overrides, Raw, head_of, scenario_of
 from godwit.scenarios.schema import Scenario
@@ -73,6 +74,9 @@ def plan(raw: Raw, options: Options) -> list[Cell]:
     if options.has_ablations:
         varied = [((key, value),) for key, values in scenario.ablations.keys.items() for value in values]
         chosen = tuple(one for one in scenario.ablations.policies or policies if one in policies)
+        if varied and not chosen:
+            about = ", ".join(scenario.ablations.policies)
+            raise ConfigError(f"--ablations: those of this scenario are of the policies: {about}")
         cells += _cells(raw, scenario, options, "ablations", chosen, varied)
     return cells
 

@@ -41,7 +41,9 @@ def draw(report: Report) -> "Figure":
             panel.set_title(dataset)
         panels[0].set_ylabel("startup latency, P99 (s)")
         panels[0].legend(frameon=False)
-    figure.suptitle(f"{report.about}; {report.seeds} seeds", x=0.02, ha="left")
+    figure.suptitle(
+        f"{report.about}; {'one seed' if report.seeds == 1 else f'{report.seeds} seeds'}", x=0.02, ha="left"
+    )
     return figure
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from godwit.costs.families import family_named
 from godwit.errors import ConfigError
 from godwit.scenarios.schema import Head, Scenario
 from godwit.scheduling.policies import policy_named
@@ -90,9 +91,8 @@ def _check(scenario: Scenario) -> None:
             f"{', '.join(scenario.models)}"
         )
     for name in scenario.policies:
-        policy_named(head_of(scenario, name).policy)
-    for name in (*scenario.baselines, *scenario.ablations.policies):
-        head_of(scenario, name)
+        _check_head(name, head_of(scenario, name))
+    _check_baselines(scenario)
     _check_machines(scenario)
     needed = 2 if scenario.report == "fleet" else 1
     if len(scenario.baselines) < needed:
@@ -102,8 +102,37 @@ def _check(scenario: Scenario) -> None:
         raise ConfigError("workload.warm_up_minutes: is less than workload.minutes, else nothing counts")
     if workload.source == "lognormal" and None in (workload.prompts, workload.outputs, workload.rate_per_s):
         raise ConfigError("workload: a lognormal source needs prompts, outputs and rate_per_s")
+    if workload.warm_up_minutes >= workload.minutes:
+        raise ConfigError(
+            f"workload.warm_up_minutes: must be less than workload.minutes ({workload.minutes:g}), not "
+            f"{workload.warm_up_minutes:g}: no request would count"
+        )
     if workload.source in LENGTHS and workload.rate_per_s is None:
         raise ConfigError(f"workload.rate_per_s: is needed, since {workload.source} has no times")
+
+
+def _check_head(name: str, head: Head) -> None:
+    for check, value in ((policy_named, head.policy), (family_named, head.family)):
+        try:
+            check(value)
+        except ConfigError as error:
+            raise ConfigError(f"policies.{name}: {error.message.partition(': ')[2]}") from error
+
+
+def _check_baselines(scenario: Scenario) -> None:
+    needed = 2 if scenario.report == "fleet" else 1
+    if len(scenario.baselines) < needed:
+        raise ConfigError(
+            f"baselines: a {scenario.report!r} report needs {needed} of the policies: "
+            f"{', '.join(scenario.policies)}"
+        )
+    named = {"baselines": scenario.baselines, "ablations.policies": scenario.ablations.policies}
+    for key, policies in named.items():
+        for name in policies:
+            if name not in scenario.policies:
+                raise ConfigError(
+                    f"{key}: there is no policy {name!r}; choose one of: {', '.join(scenario.policies)}"
+                )
 
 
 def _check_machines(scenario: Scenario) -> None:
@@ -121,6 +150,11 @@ def _check_machines(scenario: Scenario) -> None:
             raise ConfigError(
                 f"machines.{name}.devices: {machine.devices} are too few for {workload.model!r}, which takes "
                 f"{model.devices}"
+            )
+        if machine.device_gb * model.devices < model.checkpoint_gb:
+            raise ConfigError(
+                f"machines.{name}.device_gb: {machine.device_gb:g} GB on each of {model.devices} devices are "
+                f"too few for {workload.model!r}, whose checkpoint has {model.checkpoint_gb:g} GB"
             )
         if machine.sessions is not None and machine.replay is not None:
             raise ConfigError(f"machines.{name}: has sessions or a replay, not both")
@@ -145,7 +179,21 @@ def _convert(raw: Raw, kind: type[T], where: str) -> T:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(_explain(str(error), kind, where)) from error
+        raise ConfigError(_explain(_with_name(raw, kind, str(error)), kind, where)) from error
+
+
+def _with_name(raw: Raw, kind: type, message: str) -> str:
+    """msgspec's message with the key of a table for the first `[...]`: the first one that is wrong."""
+    section, dots, _ = message.partition(" - at `$.")[2].partition("[...]")
+    table = raw.get(section)
+    if not dots or not isinstance(table, Mapping):
+        return message
+    for name, value in table.items():
+        try:
+            msgspec.convert({**raw, section: {name: value}}, kind)
+        except msgspec.ValidationError as error:
+            return str(error).replace("[...]", f"[{name}]", 1)
+    return message
 
 
 def _explain(message: str, kind: type, where: str) -> str:

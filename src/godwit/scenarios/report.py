@@ -239,9 +239,19 @@ def _values(row: Row, figure: str, live: Row | None) -> list[float]:
     return [getattr(run, figure) for run in row.runs]
 
 
+def spread(beside: Beside, to: str = " to ") -> str:
+    """From our least to our most figure, once where they are the same."""
+    low, high = f"{beside.low:.3g}", f"{beside.high:.3g}"
+    return low if low == high else f"{low}{to}{high}"
+
+
+def _number(count: int, what: str) -> str:
+    return f"one {what}" if count == 1 else f"{count} {what}s"
+
+
 def _sentence(beside: Beside, num_seeds: int) -> str:
     return (
         f"{beside.dataset} at {beside.rate:g}/s, {beside.policy}: {beside.figure} was published as "
-        f"{beside.published:g}, ours is {beside.low:.3g} to {beside.high:.3g} over {num_seeds} seeds and "
-        f"{beside.num_settings} settings"
+        f"{beside.published:g}, ours is {spread(beside)} over {_number(num_seeds, 'seed')} and "
+        f"{_number(beside.num_settings, 'setting')}"
     )

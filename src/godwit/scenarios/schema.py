@@ -6,11 +6,9 @@ from msgspec import Meta, Struct
 
 from godwit.scheduling.early import EarlySettings
 from godwit.sim.metrics import Slo
-from godwit.sim.spec import Policies
+from godwit.sim.spec import NotNegative, Policies, Positive
 
 Count = Annotated[int, Meta(ge=1)]
-Positive = Annotated[float, Meta(gt=0)]
-NotNegative = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Sources = Literal["gsm8k", "sharegpt", "sharegpt-turns", "azure-conv", "azure-code", "mooncake", "lognormal"]
 Spot = Literal[

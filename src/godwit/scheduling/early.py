@@ -5,10 +5,10 @@ the older *classic*, which charges a full prefill at the destination as lost tim
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from godwit.costs.survival import Floats
 from godwit.scheduling.choices import Choice, Step
@@ -33,11 +33,11 @@ class EarlySettings(Struct, frozen=True):
     """
 
     rule: Rule = "window"
-    hysteresis_s: float = 5.0
-    max_hops: int = 3
-    min_remaining: int = 32
-    check_s: float = 1.0
-    max_moves_per_worker: int = 2
+    hysteresis_s: Annotated[float, Meta(ge=0)] = 5.0
+    max_hops: Annotated[int, Meta(ge=0)] = 3
+    min_remaining: Annotated[int, Meta(ge=1)] = 32
+    check_s: Annotated[float, Meta(gt=0)] = 1.0
+    max_moves_per_worker: Annotated[int, Meta(ge=1)] = 2
 
 
 class EarlyMove(NamedTuple):

@@ -4,11 +4,15 @@ A world is made of these and nothing else, so that equal specs and seeds give eq
 """
 
 from collections.abc import Mapping
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from godwit.scheduling.early import EarlySettings
 from godwit.types import ModelName, Tier, WorkerId
+
+Positive = Annotated[float, Meta(gt=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
 
 GPU_JITTER_S = 0.6
 """Length of the rare outliers of cleaning up a device."""
@@ -119,16 +123,16 @@ class Policies(Struct, frozen=True):
 
     policy: str = "live_migration"
     method: str = "tokens"
-    keep_alive_s: float | None = None
-    patience_s: float = 5.0
-    placement_timeout_s: float = 300.0
-    tick_s: float = 0.1
+    keep_alive_s: NotNegative | None = None
+    patience_s: NotNegative = 5.0
+    placement_timeout_s: Positive = 300.0
+    tick_s: Positive = 0.1
     early: EarlySettings | None = None
     family: str = "hierarchical"
-    stall_s: float = 5.0
+    stall_s: NotNegative = 5.0
     knows_leaving: bool = False
-    dead_after_s: float = 5.0
-    max_failovers: int = 5
+    dead_after_s: NotNegative = 5.0
+    max_failovers: Annotated[int, Meta(ge=0)] = 5
 
 
 class Run(Struct, frozen=True):
