@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from typer.testing import CliRunner, Result
 
 from godwit.cli import app
@@ -78,7 +77,7 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
 
 
 @pytest.fixture
-def godwit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Result]]:
+def godwit(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Run a command in this process, without the caller's secrets."""
     for name in ("GODWIT_API_KEYS", "GODWIT_JOIN_TOKEN", "GODWIT_ADMIN_KEY", "GODWIT_URL"):
         monkeypatch.delenv(name, raising=False)
@@ -86,9 +85,7 @@ def godwit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Result]]:
     def invoke(*words: str) -> Result:
         return CliRunner().invoke(app, words, input="")
 
-    yield invoke
-    # The runner's stderr, which the command line has given to the log, is closed by now.
-    structlog.reset_defaults()
+    return invoke
 
 
 def test_ctrl_c_stops_everything(serving: Serving) -> None:

@@ -1,11 +1,9 @@
 """`godwit demo` is a command, and has one below it."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from typer.testing import CliRunner, Result
 
 from godwit import cli_demo
@@ -15,13 +13,6 @@ from godwit.figure3.report import POLICIES, Emulated, Figure3Report, make_report
 from godwit.figure3.runs import Run
 from godwit.figure3.scene import Scene
 from godwit.figure3.timeline import Bar, Kind
-
-
-@pytest.fixture(autouse=True)
-def _logs() -> Iterator[None]:
-    yield
-    # The runner's stderr, which the command line has given to the log, is closed by now.
-    structlog.reset_defaults()
 
 
 def _godwit(*words: str) -> Result:
