@@ -9,7 +9,7 @@ from itertools import chain
 
 import numpy as np
 from scipy.optimize import brentq  # type: ignore[import-untyped]  # scipy ships no types
-from scipy.stats import CensoredData, ecdf  # type: ignore[import-untyped]
+from scipy.stats import CensoredData, ecdf  # type: ignore[import-untyped]  # the same
 
 from godwit.costs.hierarchy import hierarchical
 from godwit.costs.survival import GRID_S, Floats, Sessions, table

@@ -1,6 +1,7 @@
 """Deterministic simulation testing: plays one seed's situation and says what was broken, if anything was."""
 
 from collections import Counter
+from functools import partial
 
 import numpy as np
 from msgspec import Struct
@@ -95,7 +96,7 @@ class Chaos:
             world.join(spec.name, skew_s)
         for number, asked in enumerate(self._situation.asks):
             request = RequestId(f"r{number}")
-            world.loop.at(asked.at_s, lambda request=request, asked=asked: self._ask(request, asked))  # type: ignore[misc]
+            world.loop.at(asked.at_s, partial(self._ask, request, asked))
 
     def settle(self) -> None:
         """End all faults, bring back who is gone, and let things run until they rest."""

@@ -1,6 +1,7 @@
 """A client in virtual time: sends a request, maybe several times over, and remembers when it got what."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from godwit.errors import GodwitError
 from godwit.sim.loop import Event, Loop
@@ -102,5 +103,5 @@ class AskingClient:
             if not one.is_over:
                 one.is_over = True
                 # Not from within the head's own call.
-                self._loop.after(0.0, lambda one=one: self._cancel(one.request))  # type: ignore[misc]
+                self._loop.after(0.0, partial(self._cancel, one.request))
         self._on_over(self)

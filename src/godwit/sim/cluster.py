@@ -1,6 +1,7 @@
 """Simulates one run: a world, the clients that ask, and the servers that come and go."""
 
 from collections import Counter, defaultdict
+from functools import partial
 
 import numpy as np
 
@@ -85,7 +86,7 @@ class _Simulation:
             for stay in spec.stays:
                 self._plan_stay(spec, stay)
         for number, ask in enumerate(run.asks):
-            loop.at(ask.at_s, lambda number=number, ask=ask: self._ask(number, ask))  # type: ignore[misc]
+            loop.at(ask.at_s, partial(self._ask, number, ask))
         while self._num_open and loop.next_s <= run.end_s:
             loop.step()
         moves = self._count_moves()

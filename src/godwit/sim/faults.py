@@ -92,7 +92,7 @@ class Faults:
         self._delivered: deque[tuple[WorkerId, WorkerId, Message]] = deque(maxlen=NUM_DELIVERED)
         self._is_over = False
         for fault in faults:
-            world.loop.at(fault.at_s, lambda fault=fault: self._due(fault))  # type: ignore[misc]
+            world.loop.at(fault.at_s, partial(self._due, fault))
 
     def was_taken(self, sender: WorkerId, receiver: WorkerId, message: Message) -> None:
         """Something has arrived: the faults that wait for it are due."""
@@ -103,7 +103,7 @@ class Faults:
         for fault in [fault for fault in self._armed if fault.on == name]:
             self._armed.remove(fault)
             focus = tuple(one for one in (sender, receiver) if one != HEAD)
-            self._world.loop.after(fault.later_s, lambda fault=fault, focus=focus: self._do(fault, focus))  # type: ignore[misc]
+            self._world.loop.after(fault.later_s, partial(self._do, fault, focus))
 
     def linked(self, worker: WorkerId) -> None:
         """A worker has a new link: what came by the former one is not repeated on it."""

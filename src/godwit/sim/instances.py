@@ -1,6 +1,7 @@
 """The instances of one life of one worker in virtual time: as `worker/instances.py`, without threads."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import ceil, floor
 
 from msgspec.structs import replace
@@ -272,7 +273,7 @@ class ModelledInstances:
             waiting = self._loading[model]
             self._host.load(
                 model,
-                lambda record, model=model: self._loaded(model, record),  # type: ignore[misc]
+                partial(self._loaded, model),
                 lambda model=model, waiting=waiting: self._loading.get(model) is waiting,  # type: ignore[misc]
             )
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from godwit.scheduling.eventlog import EventLog
+from godwit.scheduling.eventlog import EventLog, LogEntry
 from godwit.sim.outcome import Load
 from godwit.types import LoadRecord, ModelName, RequestId, WorkerId
 
@@ -17,36 +17,23 @@ class Notes(EventLog):
         self.worker_of: dict[RequestId, WorkerId] = {}
         self.loads: list[Load] = []
 
-    def add(
-        self,
-        at_s: float,
-        kind: str,
-        reason: str,
-        *,
-        request: RequestId | None = None,
-        model: ModelName | None = None,
-        worker: WorkerId | None = None,
-        destination: WorkerId | None = None,
-        seconds: float | None = None,
-    ) -> None:
-        """Write one entry."""
-        self._now_s = at_s
-        if request is not None and kind == "Preempt":
+    def write(self, entry: LogEntry) -> None:
+        """Count one more entry."""
+        self._now_s = entry.at_s
+        request, worker = entry.request, entry.worker
+        destination = entry.destination if entry.kind == "MoveEnded" else None
+        if request is not None and entry.kind == "Preempt":
             self.kills[request] += 1
-        elif request is not None and worker is not None and kind == "Start":
+        elif request is not None and worker is not None and entry.kind == "Start":
             self.worker_of[request] = worker
-        elif request is not None and destination is not None and kind == "MoveEnded" and "done" in reason:
+        elif (
+            request is not None
+            and destination is not None
+            and entry.kind == "MoveEnded"
+            and "done" in entry.reason
+        ):
             self.worker_of[request] = destination
-        super().add(
-            at_s,
-            kind,
-            reason,
-            request=request,
-            model=model,
-            worker=worker,
-            destination=destination,
-            seconds=seconds,
-        )
+        super().write(entry)
 
     def load(self, worker: WorkerId, record: LoadRecord) -> None:
         """A load is over."""

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 from godwit.protocol.message import Message
 from godwit.protocol.words import describe
+from godwit.scheduling.eventlog import LogEntry
 from godwit.sim.notes import Notes
-from godwit.types import ModelName, RequestId, WorkerId
+from godwit.types import WorkerId
 
 Write = Callable[[str], None]
 
@@ -35,31 +36,12 @@ class TracedNotes(Notes):
         self.kinds: dict[str, int] = {}
         self._trace = trace
 
-    def add(
-        self,
-        at_s: float,
-        kind: str,
-        reason: str,
-        *,
-        request: RequestId | None = None,
-        model: ModelName | None = None,
-        worker: WorkerId | None = None,
-        destination: WorkerId | None = None,
-        seconds: float | None = None,
-    ) -> None:
-        """Write one entry."""
-        self.kinds[kind] = self.kinds.get(kind, 0) + 1
+    def write(self, entry: LogEntry) -> None:
+        """Tell of one more entry."""
+        self.kinds[entry.kind] = self.kinds.get(entry.kind, 0) + 1
         if self._trace is not None:
-            to = f" -> {destination}" if destination else ""
-            of = " ".join(str(one) for one in (request, model, worker) if one is not None)
-            self._trace.says("head", f"{kind} {of}{to}: {reason}")
-        super().add(
-            at_s,
-            kind,
-            reason,
-            request=request,
-            model=model,
-            worker=worker,
-            destination=destination,
-            seconds=seconds,
-        )
+            to = f" -> {entry.destination}" if entry.destination else ""
+            about = (entry.request, entry.model, entry.worker)
+            of = " ".join(str(one) for one in about if one is not None)
+            self._trace.says("head", f"{entry.kind} {of}{to}: {entry.reason}")
+        super().write(entry)
