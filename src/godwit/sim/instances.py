@@ -274,8 +274,12 @@ class ModelledInstances:
             self._host.load(
                 model,
                 partial(self._loaded, model),
-                lambda model=model, waiting=waiting: self._loading.get(model) is waiting,  # type: ignore[misc]
+                partial(self._is_wanted, model, waiting),
             )
+
+    def _is_wanted(self, model: ModelName, waiting: list[Done]) -> bool:
+        """Whether nobody has called this very load off."""
+        return self._loading.get(model) is waiting
 
     def _loaded(self, model: ModelName, record: LoadRecord) -> None:
         waiting = self._loading.pop(model)

@@ -292,9 +292,9 @@ class World:
         if worker is None:
             self.head.take(sender, message)  # type: ignore[arg-type]  # decoded as the receiver's
         elif sender == HEAD:
-            worker.from_head(message)  # type: ignore[arg-type]
+            worker.from_head(message)  # type: ignore[arg-type]  # the same
         else:
-            worker.from_peer(sender, message)  # type: ignore[arg-type]
+            worker.from_peer(sender, message)  # type: ignore[arg-type]  # the same
         if self._watch is not None:
             self._watch.was_taken(sender, receiver, message)
 
