@@ -6,6 +6,9 @@ from godwit.types import LoadRecord, ModelInfo, ModelName, Tier
 
 # --- worker to head ---------------------------------------------------------------------------------------
 
+STAYS = LoadRecord(Tier.DEVICE, 0, 0.0, 0.0)
+"""Tells the head that a model is loaded after all, which it could take for old news without a record."""
+
 
 class ModelChanged(Message, frozen=True):
     """A model is new here, was loaded (`load` says how) or unloaded, its checkpoint has another tier, or

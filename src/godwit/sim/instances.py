@@ -8,17 +8,16 @@ from msgspec.structs import replace
 
 from godwit.errors import GodwitError, ModelLoadError
 from godwit.ports import Engine, EngineEvent
+from godwit.protocol.model_messages import STAYS
 from godwit.sim.draws import Draws
 from godwit.sim.engine import Meter, ModelledEngine
 from godwit.sim.host import Host
 from godwit.sim.loop import Event, Loop
 from godwit.sim.sequence import Plan
 from godwit.sim.spec import Rates
-from godwit.types import LoadRecord, ModelInfo, ModelName, RequestId, Tier
+from godwit.types import LoadRecord, ModelInfo, ModelName, RequestId
 
 CLOSE_S = 30.0
-# As in worker/instances.py: tells the head that a model is loaded after all.
-STAYS = LoadRecord(Tier.DEVICE, 0, 0.0, 0.0)
 Done = Callable[[Engine | GodwitError], None]
 OnChange = Callable[[ModelInfo, str | None, LoadRecord | None], None]
 

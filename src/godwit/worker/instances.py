@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from godwit.errors import ConflictError, GodwitError, ModelLoadError
 from godwit.ports import Engine, EngineEvent
+from godwit.protocol.model_messages import STAYS
 from godwit.types import LoadRecord, ModelInfo, ModelName, Tier
 from godwit.worker.models import LocalModel
 from godwit.worker.progress import LoadWatch
@@ -18,8 +19,6 @@ from godwit.worker.store import CheckpointStore, StoredFile
 
 CLOSE_S = 30.0
 LOOK_EVERY_S = 0.01
-# Tells the head that a model is loaded after all, which it could take for old news without a record.
-STAYS = LoadRecord(Tier.DEVICE, 0, 0.0, 0.0)
 Done = Callable[[Engine | GodwitError], None]
 OnChange = Callable[[ModelInfo, str | None, LoadRecord | None], None]
 OnProgress = Callable[[ModelName, Tier, int, int], None]
