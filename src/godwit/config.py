@@ -163,7 +163,7 @@ class ModelSettings(_Section, frozen=True):
     url: Text | None = None
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
     preload: Literal["device", "dram", "none"] = "device"
-    engine: Literal["llamacpp", "fake"] = "llamacpp"
+    engine: Literal["llamacpp", "llama-server", "vllm", "fake"] = "llamacpp"
     chat_template: Text | None = None
     options: dict[str, Option] = {}
 

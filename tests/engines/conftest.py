@@ -32,8 +32,19 @@ def llama_rig() -> Iterator[Rig]:
     rig.engine.close()
 
 
-@pytest.fixture(params=["fake", "llamacpp"])
+@pytest.fixture(scope="session")
+def server_rig() -> Iterator[Rig]:
+    if importlib.util.find_spec("xllamacpp") is None:
+        pytest.skip("xllamacpp is not installed")
+    options = {"slots": SLOTS, "context_tokens": CONTEXT_TOKENS}
+    rig = Rig(create_engine("llama-server", name="smollm2-135m", **options))
+    yield rig
+    rig.engine.close()
+
+
+@pytest.fixture(params=["fake", "llamacpp", "llama-server"])
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    found: Rig = request.getfixturevalue("fake_rig" if request.param == "fake" else "llama_rig")
+    names = {"fake": "fake_rig", "llamacpp": "llama_rig", "llama-server": "server_rig"}
+    found: Rig = request.getfixturevalue(names[request.param])
     yield found
     assert found.engine.free_slots == SLOTS, "the test left a slot taken"

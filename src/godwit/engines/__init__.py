@@ -36,7 +36,7 @@ class EngineKind(NamedTuple):
     """How one kind of engine finds a model's file, loads it, and describes it without loading it."""
 
     locate: Callable[[str, Path | None], Path | None]
-    load: Callable[[EngineSpec], Runner]
+    load: Callable[[EngineSpec], Engine]
     describe: Callable[[EngineSpec], ModelInfo]
 
 
@@ -53,7 +53,7 @@ def create_engine(
 ) -> Engine:
     """Load a model (seconds) and return its engine, not started; ConfigError or ModelLoadError otherwise."""
     spec = _spec(name, path, slots, context_tokens, threads, prefill_chunk, options)
-    return BatchingEngine(_kind(kind).load(spec), prefill_chunk_tokens=prefill_chunk)
+    return _kind(kind).load(spec)
 
 
 def describe(
@@ -119,11 +119,11 @@ def _options(spec: EngineSpec, wanted: type[T]) -> T:
         raise ConfigError(f"engine options of {spec.name}: {error}; known options: {known}") from error
 
 
-def _load_fake(spec: EngineSpec) -> Runner:
+def _load_fake(spec: EngineSpec) -> Engine:
     options = _options(spec, FakeOptions)
     info = fake_info(spec.name, spec.slots, spec.context_tokens, options, is_loaded=True, path=spec.path)
     time.sleep(options.load_s)  # what a load is: a blocking call in the loader's own thread
-    return FakeRunner(info, spec.slots, options)
+    return _batching(spec, FakeRunner(info, spec.slots, options))
 
 
 def _describe_fake(spec: EngineSpec) -> ModelInfo:
@@ -131,11 +131,11 @@ def _describe_fake(spec: EngineSpec) -> ModelInfo:
     return fake_info(spec.name, spec.slots, spec.context_tokens, options, is_loaded=False, path=spec.path)
 
 
-def _load_llamacpp(spec: EngineSpec) -> Runner:
+def _load_llamacpp(spec: EngineSpec) -> Engine:
     from godwit.engines.checkpoints import locate
     from godwit.engines.llamacpp import LlamaOptions, LlamaRunner
 
-    return LlamaRunner(
+    runner = LlamaRunner(
         locate(spec.name, spec.path),
         spec.name,
         slots=spec.slots,
@@ -144,6 +144,11 @@ def _load_llamacpp(spec: EngineSpec) -> Runner:
         prefill_chunk=spec.prefill_chunk,
         options=_options(spec, LlamaOptions),
     )
+    return _batching(spec, runner)
+
+
+def _batching(spec: EngineSpec, runner: Runner) -> Engine:
+    return BatchingEngine(runner, prefill_chunk_tokens=spec.prefill_chunk)
 
 
 def _describe_llamacpp(spec: EngineSpec) -> ModelInfo:
@@ -160,7 +165,33 @@ def _locate_llamacpp(name: str, path: Path | None) -> Path:
     return locate(name, path)
 
 
+def _load_llama_server(spec: EngineSpec) -> Engine:
+    from godwit.engines.checkpoints import locate
+    from godwit.engines.llamaserver import LlamaServer, LlamaServerOptions
+    from godwit.engines.served import ServedEngine
+
+    server = LlamaServer(
+        locate(spec.name, spec.path),
+        spec.name,
+        slots=spec.slots,
+        context_tokens=spec.context_tokens,
+        threads=spec.threads,
+        options=_options(spec, LlamaServerOptions),
+    )
+    return ServedEngine(server)
+
+
+def _describe_llama_server(spec: EngineSpec) -> ModelInfo:
+    from godwit.engines.checkpoints import locate
+    from godwit.engines.llamacpp import LlamaOptions, describe_file
+    from godwit.engines.llamaserver import LlamaServerOptions
+
+    options = LlamaOptions(_options(spec, LlamaServerOptions).chat_template)
+    return describe_file(locate(spec.name, spec.path), spec.name, spec.slots, spec.context_tokens, options)
+
+
 ENGINES: dict[str, EngineKind] = {
     "fake": EngineKind(lambda _, path: path, _load_fake, _describe_fake),
     "llamacpp": EngineKind(_locate_llamacpp, _load_llamacpp, _describe_llamacpp),
+    "llama-server": EngineKind(_locate_llamacpp, _load_llama_server, _describe_llama_server),
 }

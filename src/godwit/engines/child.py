@@ -1,0 +1,94 @@
+"""A server as a child process: started, waited for, and ended with everything that it has started."""
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from godwit.errors import ConfigError, ModelLoadError
+
+_POLL_S = 0.05
+_ASK_S = 2.0
+_STOP_S = 20.0
+_TAIL_BYTES = 4000
+
+
+class ServerProcess:
+    """Runs `command` under `guard.py`, with its output in a file that is shown where it fails."""
+
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Start it; ModelLoadError where there is no such program."""
+        self._log = tempfile.TemporaryFile(prefix="godwit-server-")
+        guard = Path(__file__).with_name("guard.py")
+        self._process = subprocess.Popen(
+            (sys.executable, str(guard), *command),
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environ},
+            start_new_session=True,
+        )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
+    def wait_until(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
+        """Block until it is ready; ModelLoadError with its last lines where it ends first, or is too slow."""
+        end_s = time.monotonic() + timeout_s
+        while not is_ready():
+            if not self.is_running:
+                said = self.stop()
+                raise ModelLoadError(f"the server ended with status {self._process.returncode}:\n{said}")
+            if time.monotonic() > end_s:
+                said = self.stop()
+                raise ModelLoadError(f"the server was not ready after {timeout_s:.0f} s:\n{said}")
+            time.sleep(_POLL_S)
+
+    def stop(self) -> str:
+        """End it, if need be by force; returns the last lines that it wrote."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._log.closed:
+            return ""
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        text = self._log.read().decode(errors="replace")
+        self._log.close()
+        return text
+
+
+def free_port() -> int:
+    """A port of this machine that nothing listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(url: str) -> bool:
+    """Whether a GET of `url` gives status 200 within two seconds."""
+    try:
+        with urllib.request.urlopen(url, timeout=_ASK_S) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def parse_environ(text: str) -> dict[str, str]:
+    """The variables of "A=1 B='two words'"; ConfigError for anything else."""
+    pairs = [word.partition("=") for word in shlex.split(text)]
+    if wrong := [name for name, is_there, _ in pairs if not is_there or not name]:
+        raise ConfigError(f"engine option env: {wrong[0]!r} is no NAME=VALUE")
+    return {name: value for name, _, value in pairs}

@@ -1,0 +1,41 @@
+"""Run as a script with a command: ends the command and all its children once this script's stdin closes.
+
+So a server does not outlive the worker that started it, however the worker ends.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+GRACE_S = 10.0
+
+
+def _signal(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)
+
+
+def _end_with_stdin(process: "subprocess.Popen[bytes]") -> None:
+    sys.stdin.buffer.read()
+    _signal(process.pid, signal.SIGTERM)
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        _signal(process.pid, signal.SIGKILL)
+
+
+def main() -> int:
+    """Run the command of the arguments to its end; its exit status."""
+    process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
+    threading.Thread(target=_end_with_stdin, args=(process,), daemon=True).start()
+    status = process.wait()
+    # Its children hold the device, and without it they are of no use.
+    _signal(process.pid, signal.SIGKILL)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

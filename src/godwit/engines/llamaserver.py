@@ -1,0 +1,203 @@
+"""The engine that is llama.cpp's own HTTP server, as a child process or one that runs already.
+
+Each output token is one request with all tokens before it, of which the server's slot has the KV of all but the
+last: it costs a decode step, as in a stream. A stream would not tell the ids of tokens inside a character
+(tools/server sends a chunk only where the text is whole), nor could the draw of each index have its own seed.
+"""
+
+import hashlib
+import shlex
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from msgspec import Struct
+
+from godwit.engines.capi import lib, load_model
+from godwit.engines.chat import ChatTemplate
+from godwit.engines.child import ServerProcess, answers, free_port
+from godwit.engines.gguf import GgufFile
+from godwit.engines.limits import check_common
+from godwit.engines.llamacpp import LlamaOptions, llama_info
+from godwit.engines.server import Drawn
+from godwit.errors import BadRequestError, EngineError, ModelLoadError
+from godwit.ports import SequenceSpec
+from godwit.types import Alternative, ChatMessage, ModelInfo, ModelName, Sampling, Token, TokenId
+
+ANSWER_S = 600.0
+_ALIVE_S = 2.0
+_OWN_SERVER = (sys.executable, str(Path(__file__).with_name("xllamacpp_server.py")))
+# The order that OpenAI's fields mean: the temperature before what cuts the distribution.
+_SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
+
+
+class LlamaServerOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """`url` is a server that runs already. Else `command` starts one (None: that of the package xllamacpp),
+    with `flags` after Godwit's own."""
+
+    url: str | None = None
+    command: str | None = None
+    flags: str = "--flash-attn off --no-repack"
+    start_timeout_s: float = 300.0
+    chat_template: str | None = None
+
+
+class LlamaServer:
+    """Implements `served.Server`; a slot is the server's own of that number."""
+
+    block_tokens = 1
+    kv_layout = None
+
+    def __init__(
+        self,
+        path: Path,
+        name: ModelName,
+        *,
+        slots: int,
+        context_tokens: int,
+        threads: int,
+        options: LlamaServerOptions,
+    ) -> None:
+        self.slots = slots
+        self._model = load_model(path, vocab_only=True)
+        self._file = GgufFile(self._model, path)
+        self.info = llama_info(
+            self._file,
+            name,
+            slots,
+            context_tokens,
+            LlamaOptions(options.chat_template),
+            is_loaded=True,
+        )
+        source = options.chat_template or self._file.chat_template
+        bos, eos = self._file.text(self._file.bos_id), self._file.text(self._file.eos_id)
+        self._template = None if source is None else ChatTemplate(source, bos=bos, eos=eos)
+        self._session: aiohttp.ClientSession | None = None
+        self._process: ServerProcess | None = None
+        self._url = options.url
+        if self._url is None:
+            self._url = self._launch(path, context_tokens, threads, options)
+        elif not answers(f"{self._url}/health"):
+            raise ModelLoadError(f"no llama-server answers at {self._url}: start it, or drop option url")
+
+    def _launch(self, path: Path, context_tokens: int, threads: int, options: LlamaServerOptions) -> str:
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+        command = _OWN_SERVER if options.command is None else tuple(shlex.split(options.command))
+        sizes = {"--parallel": self.slots, "--ctx-size": self.slots * context_tokens, "--threads": threads}
+        flags = [word for flag, value in sizes.items() for word in (flag, str(value))]
+        where = ("--model", str(path), "--host", "127.0.0.1", "--port", str(port))
+        self._process = ServerProcess((*command, *where, *flags, *shlex.split(options.flags)), {})
+        self._process.wait_until(lambda: answers(f"{url}/health"), options.start_timeout_s)
+        return url
+
+    def tokenize(self, text: str, *, add_special: bool) -> list[TokenId]:
+        return self._file.tokenize(text, add_special=add_special)
+
+    def render(self, messages: Sequence[ChatMessage]) -> str:
+        if self._template is None:
+            raise BadRequestError(f"model {self.info.name} has no chat template", param="messages")
+        return self._template.render(messages)
+
+    def piece(self, token: TokenId) -> bytes:
+        return self._file.piece(token)
+
+    def check(self, sequence: SequenceSpec) -> None:
+        """Grammars are refused: each request starts them anew, and one a token is what draws here."""
+        check_common(sequence, num_vocab=self._file.num_vocab, context_tokens=self.info.context_tokens)
+        sampling = sequence.sampling
+        for name in ("grammar", "json_schema"):
+            if getattr(sampling, name) is not None:
+                raise BadRequestError(f"engine llama-server follows no {name}: use llamacpp", param=name)
+        if sampling.repetition_penalty != 1 and (sampling.presence_penalty or sampling.frequency_penalty):
+            raise BadRequestError(
+                "engine llama-server takes a repetition_penalty or the other penalties, not both",
+                param="repetition_penalty",
+            )
+
+    async def prefill(self, slot: int, ids: Sequence[TokenId]) -> None:
+        await self._ask({"prompt": ids, "n_predict": 0, "id_slot": slot, "cache_prompt": True})
+
+    async def draw(self, slot: int, sequence: SequenceSpec) -> AsyncGenerator[Drawn, None]:
+        output = list(sequence.output_ids)
+        while True:
+            body = _body(sequence.sampling, len(output))
+            prompt = [*sequence.prompt_ids, *output]
+            answer = await self._ask({"prompt": prompt, "id_slot": slot, **body})
+            if answer["stop_type"] == "eos":
+                yield Drawn((), "stop")
+                return
+            token = self._token(answer, sequence.sampling.num_logprobs)
+            output.append(token.id)
+            yield Drawn((token,))
+
+    def _token(self, answer: dict[str, Any], num_logprobs: int | None) -> Token:
+        chosen = int(answer["tokens"][0])
+        if num_logprobs is None:
+            return Token(chosen, self.piece(chosen))
+        (seen,) = answer["completion_probabilities"]
+        rows = [seen, *seen["top_logprobs"][:num_logprobs]]
+        return Token(
+            chosen,
+            self.piece(chosen),
+            tuple(Alternative(row["id"], self.piece(row["id"]), row["logprob"]) for row in rows),
+        )
+
+    async def _ask(self, body: dict[str, Any]) -> dict[str, Any]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_S))
+        async with self._session.post(f"{self._url}/completion", json=body) as answer:
+            if answer.status != 200:
+                raise EngineError(f"llama-server refused ({answer.status}): {await answer.text()}")
+            told: dict[str, Any] = await answer.json()
+            return told
+
+    async def export_kv(self, slot: int, ids: Sequence[TokenId]) -> bytearray:
+        raise EngineError("llama-server ships no KV")
+
+    async def import_kv(self, slot: int, ids: Sequence[TokenId], data: bytearray) -> None:
+        raise EngineError("llama-server takes no KV")
+
+    async def is_alive(self) -> bool:
+        if self._process is not None and not self._process.is_running:
+            return False
+        try:
+            async with aiohttp.ClientSession() as session:
+                limit = aiohttp.ClientTimeout(total=_ALIVE_S)
+                async with session.get(f"{self._url}/health", timeout=limit) as answer:
+                    return answer.status == 200
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+        if self._process is not None:
+            self._process.stop()
+        lib().llama_model_free(self._model)
+
+
+def _body(sampling: Sampling, index: int) -> dict[str, Any]:
+    """The request for output `index`: one draw, whose seed depends on (seed, index) alone."""
+    mixed = hashlib.blake2b(f"{sampling.seed}:{index}".encode(), digest_size=4).digest()
+    return {
+        "n_predict": 1,
+        "cache_prompt": True,
+        "return_tokens": True,
+        "seed": int.from_bytes(mixed) % (2**32 - 1),  # the largest means "random"
+        "samplers": _SAMPLERS,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "repeat_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        # The penalties of OpenAI's fields count the output alone: the last `index` tokens.
+        "repeat_last_n": -1 if sampling.repetition_penalty != 1 else index,
+        "logit_bias": sampling.logit_bias,
+        "ignore_eos": sampling.ignore_eos or index < sampling.min_tokens,
+        "n_probs": 0 if sampling.num_logprobs is None else max(1, sampling.num_logprobs),
+    }
