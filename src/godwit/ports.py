@@ -90,7 +90,8 @@ class KvImported(Struct, frozen=True, gc=False):
     """A sequence has taken awaited KV: that of the range `kv`, which is empty where none was needed.
 
     Before that it `computed` tokens of its own since the last such event or its start. With a `problem` it
-    computes what is missing. `is_last`: nothing is awaited any more.
+    computes what is missing. `is_last`: nothing is awaited any more. `num_bytes` came another way than
+    `import_kv`'s data (None: they were that data).
     """
 
     request: RequestId
@@ -98,6 +99,7 @@ class KvImported(Struct, frozen=True, gc=False):
     computed: Round
     is_last: bool
     problem: str | None = None
+    num_bytes: int | None = None
 
 
 EngineEvent = Generated | Ended | Computed | Held | Failed | KvExported | KvImported
@@ -131,6 +133,12 @@ class Engine(Protocol):
     def kv_layout(self) -> str | None:
         """What must be the same at both ends, beside the checkpoint, for KV to be understood: the engine's
         build, the KV's type and its arrangement; None where ranges of KV cannot be exported."""
+        ...
+
+    @property
+    def ships_whole_kv(self) -> bool:
+        """Whether what it exports of a context is of use only in order and from its start on: no split then,
+        and few large ranges."""
         ...
 
     @property

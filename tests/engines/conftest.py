@@ -36,15 +36,27 @@ def llama_rig() -> Iterator[Rig]:
 def server_rig() -> Iterator[Rig]:
     if importlib.util.find_spec("xllamacpp") is None:
         pytest.skip("xllamacpp is not installed")
-    options = {"slots": SLOTS, "context_tokens": CONTEXT_TOKENS}
-    rig = Rig(create_engine("llama-server", name="smollm2-135m", **options))
+    engine = create_engine("llama-server", name="smollm2-135m", slots=SLOTS, context_tokens=CONTEXT_TOKENS)
+    rig = Rig(engine)
     yield rig
     rig.engine.close()
 
 
-@pytest.fixture(params=["fake", "llamacpp", "llama-server"])
+RIGS = {"fake": "fake_rig", "llamacpp": "llama_rig", "llama-server": "server_rig"}
+
+
+@pytest.fixture(params=RIGS)
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
-    names = {"fake": "fake_rig", "llamacpp": "llama_rig", "llama-server": "server_rig"}
-    found: Rig = request.getfixturevalue(names[request.param])
+    yield from checked(request)
+
+
+@pytest.fixture(params=["fake", "llamacpp"])
+def kv_rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    """Of the engines that export ranges of KV."""
+    yield from checked(request)
+
+
+def checked(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    found: Rig = request.getfixturevalue(RIGS[request.param])
     yield found
     assert found.engine.free_slots == SLOTS, "the test left a slot taken"

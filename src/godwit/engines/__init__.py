@@ -190,8 +190,37 @@ def _describe_llama_server(spec: EngineSpec) -> ModelInfo:
     return describe_file(locate(spec.name, spec.path), spec.name, spec.slots, spec.context_tokens, options)
 
 
+def _load_vllm(spec: EngineSpec) -> Engine:
+    from godwit.engines.served import ServedEngine
+    from godwit.engines.vllm import VllmOptions, VllmServer
+
+    server = VllmServer(
+        _folder(spec.name, spec.path),
+        spec.name,
+        slots=spec.slots,
+        context_tokens=spec.context_tokens,
+        options=_options(spec, VllmOptions),
+    )
+    return ServedEngine(server, server.kv)
+
+
+def _describe_vllm(spec: EngineSpec) -> ModelInfo:
+    from godwit.engines.hf import HfFolder
+    from godwit.engines.vllm import VllmOptions, vllm_info
+
+    folder, options = HfFolder(_folder(spec.name, spec.path)), _options(spec, VllmOptions)
+    return vllm_info(folder, spec.name, spec.slots, spec.context_tokens, options, is_loaded=False)
+
+
+def _folder(name: str, path: Path | None) -> Path:
+    if path is None:
+        raise ConfigError(f"models.path: missing for {name!r}; give the model's folder, with config.json")
+    return path
+
+
 ENGINES: dict[str, EngineKind] = {
     "fake": EngineKind(lambda _, path: path, _load_fake, _describe_fake),
     "llamacpp": EngineKind(_locate_llamacpp, _load_llamacpp, _describe_llamacpp),
     "llama-server": EngineKind(_locate_llamacpp, _load_llama_server, _describe_llama_server),
+    "vllm": EngineKind(lambda _name, _path: None, _load_vllm, _describe_vllm),
 }

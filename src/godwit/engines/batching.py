@@ -10,7 +10,8 @@ import structlog
 from godwit.engines.inbox import Inbox
 from godwit.engines.runner import Runner
 from godwit.engines.sequence import OpenRound, Phase, Plan, SequenceState, plan_step
-from godwit.errors import ConflictError, EngineError, GodwitError, InvariantBrokenError, NoFreeSlotError
+from godwit.engines.slots import SlotBook
+from godwit.errors import EngineError, GodwitError, InvariantBrokenError, NoFreeSlotError
 from godwit.ports import (
     Computed,
     Ended,
@@ -52,13 +53,12 @@ class BatchingEngine:
         self._clock = clock
         self._inbox: Inbox[Command] = Inbox(MAX_WAITING_COMMANDS)
         self._thread: threading.Thread | None = None
-        # The caller's side: which requests hold a slot once all queued commands are done.
+        # The callers' side.
+        self._slots = SlotBook(runner.slots, runner.info.name)
         self._guard = threading.Lock()
         self._changed = threading.Condition(self._guard)
         self._num_readers = 0
-        self._taken: set[RequestId] = set()
         self._is_closed = False
-        self._failure: str | None = None
         # The engine thread's side.
         self._sequences: dict[RequestId, SequenceState] = {}
         self._free = list(range(runner.slots))
@@ -82,6 +82,10 @@ class BatchingEngine:
         return self._runner.kv_layout
 
     @property
+    def ships_whole_kv(self) -> bool:
+        return False
+
+    @property
     def num_steps(self) -> int:
         return self._num_steps
 
@@ -91,7 +95,7 @@ class BatchingEngine:
 
     @property
     def free_slots(self) -> int:
-        return self._runner.slots - len(self._taken)
+        return self._slots.num_free
 
     def start(self, on_step: OnStep) -> None:
         """Start the thread; `on_step` is called in it."""
@@ -105,6 +109,7 @@ class BatchingEngine:
             if self._is_closed:
                 return
             self._is_closed = True
+        self._slots.refuse("the engine is closed")
         self._inbox.put(lambda: None, is_urgent=True)
         self._runner.interrupt()
         if self._thread is not None:
@@ -150,16 +155,9 @@ class BatchingEngine:
         num_tokens = len(sequence.prompt_ids) + len(sequence.output_ids)
         if awaits is not None and not 0 <= awaits.kv.first < awaits.kv.last < num_tokens:
             raise InvariantBrokenError(f"{request} of {num_tokens} tokens cannot await {awaits.kv}")
-        with self._guard:
-            if self._is_closed or self._failure is not None:
-                raise EngineError(self._failure or "the engine is closed")
-            if request in self._taken:
-                raise ConflictError(f"request {request} has a slot already")
-            if len(self._taken) >= self._runner.slots:
-                raise NoFreeSlotError(f"all {self._runner.slots} slots of {self.info.name} are taken")
-            start_s = self._clock()
+        start_s = self._clock()
+        with self._slots.taking(request):
             self._inbox.put(lambda: self._do_open(request, sequence, awaits, start_s))
-            self._taken.add(request)
 
     def export_kv(self, request: RequestId, kv: KvRange) -> None:
         self._inbox.put(lambda: self._do_export(request, kv))
@@ -183,12 +181,9 @@ class BatchingEngine:
         self._inbox.put(lambda: self._with(request, lambda s: self._do_pace(s, factor)))
 
     def release(self, request: RequestId) -> None:
-        with self._guard:
-            if request not in self._taken:
-                return
-            # Queued before it is counted as free, so that an open that relies on it comes after it.
-            self._inbox.put(lambda: self._do_release(request), is_urgent=True)
-            self._taken.discard(request)
+        with self._slots.releasing(request) as has_slot:
+            if has_slot:
+                self._inbox.put(lambda: self._do_release(request), is_urgent=True)
 
     # The thread.
 
@@ -197,9 +192,9 @@ class BatchingEngine:
             self._loop()
         except Exception as error:  # the loop's top: whatever it is, the worker must hear of it
             _log.exception("engine failed", model=self.info.name)
-            with self._guard:
-                self._failure = f"the engine failed: {error}"
-            self._events.append(Failed(None, self._failure, self.info.name))
+            failure = f"the engine failed: {error}"
+            self._slots.refuse(failure)
+            self._events.append(Failed(None, failure, self.info.name))
             self._report()
 
     def _loop(self) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ class ServerProcess:
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         """Start it; ModelLoadError where there is no such program."""
-        self._log = tempfile.TemporaryFile(prefix="godwit-server-")
+        self._log = tempfile.TemporaryFile(prefix="godwit-server-")  # noqa: SIM115 -- closed by `stop`
         guard = Path(__file__).with_name("guard.py")
         self._process = subprocess.Popen(
             (sys.executable, str(guard), *command),
@@ -80,10 +79,17 @@ def free_port() -> int:
 def answers(url: str) -> bool:
     """Whether a GET of `url` gives status 200 within two seconds."""
     try:
-        with urllib.request.urlopen(url, timeout=_ASK_S) as answer:
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
+        fetch(url)
+    except OSError:
         return False
+    return True
+
+
+def fetch(url: str) -> bytes:
+    """What a GET of `url` gives; OSError where it fails."""
+    with urllib.request.urlopen(url, timeout=_ASK_S) as answer:
+        body: bytes = answer.read()
+        return body
 
 
 def parse_environ(text: str) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The engine that is llama.cpp's own HTTP server, as a child process or one that runs already.
 
-Each output token is one request with all tokens before it, of which the server's slot has the KV of all but the
-last: it costs a decode step, as in a stream. A stream would not tell the ids of tokens inside a character
-(tools/server sends a chunk only where the text is whole), nor could the draw of each index have its own seed.
+Each output token is one request with all tokens before it. The server's slot has the KV of all but the last,
+so that it costs a decode step, as in a stream. A stream would not tell the ids of tokens inside a character,
+since it sends a chunk only where the text is whole, nor could each index have a seed of its own.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from godwit.engines.llamacpp import LlamaOptions, llama_info
 from godwit.engines.server import Drawn
 from godwit.errors import BadRequestError, EngineError, ModelLoadError
 from godwit.ports import SequenceSpec
-from godwit.types import Alternative, ChatMessage, ModelInfo, ModelName, Sampling, Token, TokenId
+from godwit.types import Alternative, ChatMessage, ModelName, Sampling, Token, TokenId
 
 ANSWER_S = 600.0
 _ALIVE_S = 2.0
@@ -48,7 +48,6 @@ class LlamaServer:
     """Implements `served.Server`; a slot is the server's own of that number."""
 
     block_tokens = 1
-    kv_layout = None
 
     def __init__(
         self,
@@ -153,12 +152,6 @@ class LlamaServer:
                 raise EngineError(f"llama-server refused ({answer.status}): {await answer.text()}")
             told: dict[str, Any] = await answer.json()
             return told
-
-    async def export_kv(self, slot: int, ids: Sequence[TokenId]) -> bytearray:
-        raise EngineError("llama-server ships no KV")
-
-    async def import_kv(self, slot: int, ids: Sequence[TokenId], data: bytearray) -> None:
-        raise EngineError("llama-server takes no KV")
 
     async def is_alive(self) -> bool:
         if self._process is not None and not self._process.is_running:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,14 +16,14 @@ import aiohttp
 import structlog
 
 from godwit.engines.sequence import OpenRound, Phase
-from godwit.engines.server import Drawn, Server
-from godwit.errors import ConflictError, EngineError, GodwitError, InvariantBrokenError, NoFreeSlotError
+from godwit.engines.served_sequence import ServedSequence
+from godwit.engines.server import KvShipping, Server
+from godwit.engines.slots import SlotBook
+from godwit.errors import EngineError, GodwitError, InvariantBrokenError
 from godwit.ports import (
     Computed,
-    Ended,
     EngineEvent,
     Failed,
-    Generated,
     Held,
     KvExported,
     KvImported,
@@ -51,42 +50,21 @@ _USUAL_WEIGHT = 0.2  # of the newest token in the running mean that `pace` multi
 _CLOSE_S = 30.0
 
 
-@dataclass(slots=True, eq=False)
-class _Sequence:
-    """One request in a slot; `work` is what the server does for it now, since `asked_s`."""
-
-    request: RequestId
-    slot: int
-    spec: SequenceSpec
-    tokens: list[TokenId]
-    round: OpenRound | None
-    awaited: AwaitedKv | None
-    num_computed: int = 0
-    phase: Phase = Phase.HELD
-    hold_at: int | None = None
-    pace: float = 1.0
-    work: asyncio.Task[None] | None = None
-    asked_s: float = 0.0
-
-    @property
-    def num_output(self) -> int:
-        return len(self.tokens) - len(self.spec.prompt_ids)
-
-
 class ServedEngine:
     """Serves up to `server.slots` sequences; each has at most one request under way at the server."""
 
-    def __init__(self, server: Server, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, server: Server, kv: KvShipping | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._server = server
+        self._kv = kv
         self._clock = clock
         self._loop = asyncio.new_event_loop()
         self._thread: threading.Thread | None = None
-        self._guard = threading.Lock()
-        self._taken: set[RequestId] = set()
+        self._slots = SlotBook(server.slots, server.info.name)
         self._is_closed = False
-        self._failure: str | None = None
         # The loop's side.
-        self._sequences: dict[RequestId, _Sequence] = {}
+        self._sequences: dict[RequestId, ServedSequence] = {}
         self._free = list(range(server.slots))
         self._tasks: set[asyncio.Task[None]] = set()
         self._on_step: OnStep = lambda _: None
@@ -103,7 +81,11 @@ class ServedEngine:
 
     @property
     def kv_layout(self) -> str | None:
-        return self._server.kv_layout
+        return None if self._kv is None else self._kv.layout
+
+    @property
+    def ships_whole_kv(self) -> bool:
+        return True
 
     @property
     def num_steps(self) -> int:
@@ -117,7 +99,7 @@ class ServedEngine:
 
     @property
     def free_slots(self) -> int:
-        return self._server.slots - len(self._taken)
+        return self._slots.num_free
 
     def start(self, on_step: OnStep) -> None:
         """Start the thread; `on_step` is called in it."""
@@ -127,10 +109,10 @@ class ServedEngine:
 
     def close(self) -> None:
         """Stop all requests and the server; a second call does nothing."""
-        with self._guard:
-            if self._is_closed:
-                return
-            self._is_closed = True
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._slots.refuse("the engine is closed")
         if self._thread is None:
             self._loop.run_until_complete(self._stop())
             self._loop.close()
@@ -159,15 +141,8 @@ class ServedEngine:
         num_tokens = len(sequence.prompt_ids) + len(sequence.output_ids)
         if awaits is not None and not 0 <= awaits.kv.first < awaits.kv.last < num_tokens:
             raise InvariantBrokenError(f"{request} of {num_tokens} tokens cannot await {awaits.kv}")
-        with self._guard:
-            if self._is_closed or self._failure is not None:
-                raise EngineError(self._failure or "the engine is closed")
-            if request in self._taken:
-                raise ConflictError(f"request {request} has a slot already")
-            if len(self._taken) >= self._server.slots:
-                raise NoFreeSlotError(f"all {self._server.slots} slots of {self.info.name} are taken")
+        with self._slots.taking(request):
             self._call(lambda: self._do_open(request, sequence, awaits))
-            self._taken.add(request)
 
     def export_kv(self, request: RequestId, kv: KvRange) -> None:
         self._call(lambda: self._do_export(request, kv))
@@ -191,17 +166,15 @@ class ServedEngine:
         self._with(request, lambda s: self._do_pace(s, factor))
 
     def release(self, request: RequestId) -> None:
-        with self._guard:
-            if request in self._taken:
-                # Queued before it is counted as free, so that an open that relies on it comes after it.
+        with self._slots.releasing(request) as has_slot:
+            if has_slot:
                 self._call(lambda: self._do_release(request))
-                self._taken.discard(request)
 
     def _call(self, act: Callable[[], None]) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(act)
 
-    def _with(self, request: RequestId, act: Callable[[_Sequence], None]) -> None:
+    def _with(self, request: RequestId, act: Callable[[ServedSequence], None]) -> None:
         def do() -> None:
             state = self._sequences.get(request)
             if state is not None and state.phase is not Phase.ENDED:
@@ -236,7 +209,7 @@ class ServedEngine:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _advance(self, state: _Sequence) -> None:
+    def _advance(self, state: ServedSequence) -> None:
         """Ask the server for what comes next, unless it is at work for this sequence."""
         is_over = state.phase is Phase.ENDED or state.request not in self._sequences
         if state.work is not None or is_over or self._is_closed:
@@ -256,7 +229,7 @@ class ServedEngine:
         state.work = self._spawn(self._work(state, doing))
         state.work.add_done_callback(lambda _: self._worked(state))
 
-    async def _work(self, state: _Sequence, doing: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _work(self, state: ServedSequence, doing: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await doing()
         except GodwitError as error:
@@ -264,36 +237,34 @@ class ServedEngine:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             await self._lost(state, str(error) or type(error).__name__)
 
-    def _worked(self, state: _Sequence) -> None:
+    def _worked(self, state: ServedSequence) -> None:
         """Cancelled or not, it is over, and a command may have come meanwhile."""
         state.work = None
         self._advance(state)
 
-    def _cancel(self, state: _Sequence) -> None:
+    def _cancel(self, state: ServedSequence) -> None:
         if state.work is not None:
             state.work.cancel()
 
-    async def _lost(self, state: _Sequence, reason: str) -> None:
+    async def _lost(self, state: ServedSequence, reason: str) -> None:
         """One request got no answer: is it this one alone, or is the server gone?"""
         if await self._server.is_alive():
             self._fail(state, EngineError(f"the server broke off: {reason}"))
             return
-        with self._guard:
-            is_first = self._failure is None
-            self._failure = self._failure or f"the server of {self.info.name} is gone: {reason}"
         state.phase = Phase.ENDED
-        if is_first:
+        failure = f"the server of {self.info.name} is gone: {reason}"
+        if self._slots.refuse(failure):
             _log.error("server gone", model=self.info.name, reason=reason)
-            self._emit(Failed(None, self._failure, self.info.name))
+            self._emit(Failed(None, failure, self.info.name))
 
-    def _fail(self, state: _Sequence, error: GodwitError) -> None:
+    def _fail(self, state: ServedSequence, error: GodwitError) -> None:
         if state.request in self._sequences:
             state.phase = Phase.ENDED
             self._emit(Failed(state.request, error.message, code=error.code))
 
     # --- computing ------------------------------------------------------------------------------------------
 
-    async def _compute(self, state: _Sequence) -> None:
+    async def _compute(self, state: ServedSequence) -> None:
         await asyncio.sleep(START_WAIT_S)
         first, target, block = state.num_computed, len(state.tokens), self._server.block_tokens
         start_s = self._clock() if state.round is None else state.round.start_s
@@ -304,14 +275,17 @@ class ServedEngine:
         state.round = None if len(state.tokens) == target else OpenRound(target, target, self._clock())
         self._emit(Computed(state.request, target, target - first, self._clock() - start_s))
 
-    async def _draw(self, state: _Sequence) -> None:
-        if self._stops(state):
+    async def _draw(self, state: ServedSequence) -> None:
+        if (end := state.stop_due(self.info.context_tokens)) is not None:
+            self._emit(end)
             return
         output = tuple(state.tokens[len(state.spec.prompt_ids) :])
         spec = SequenceSpec(state.spec.prompt_ids, output, state.spec.sampling)
         async with aclosing(self._server.draw(state.slot, spec)) as answer:
             async for drawn in answer:
-                if self._take(state, drawn):
+                if events := state.take(drawn, self.info.context_tokens):
+                    self._emit(*events)
+                if state.phase is not Phase.GENERATING:
                     return
                 now_s = self._clock()
                 newest_s, state.asked_s = now_s - state.asked_s, now_s
@@ -321,48 +295,14 @@ class ServedEngine:
                     state.asked_s = self._clock()
         raise EngineError("the server ended an answer without saying why")
 
-    def _take(self, state: _Sequence, drawn: Drawn) -> bool:
-        """Report what was drawn, up to where the sequence is to stop; whether it stops."""
-        events: list[EngineEvent] = []
-        for token in drawn.tokens:
-            events.append(Generated(state.request, state.num_output, token))
-            state.tokens.append(token.id)
-            if (end := self._stop_due(state)) is not None:
-                self._emit(*events, end)
-                return True
-        state.num_computed = len(state.tokens) - 1
-        if drawn.finish is not None:
-            state.phase = Phase.ENDED
-            events.append(Ended(state.request, state.num_output, drawn.finish))
-        if events:
-            self._emit(*events)
-        return drawn.finish is not None
-
-    def _stops(self, state: _Sequence) -> bool:
-        """End or hold a generating sequence that may draw no more."""
-        if (end := self._stop_due(state)) is None:
-            return False
-        self._emit(end)
-        return True
-
-    def _stop_due(self, state: _Sequence) -> EngineEvent | None:
-        is_full = len(state.tokens) >= self.info.context_tokens
-        if is_full or state.num_output >= state.spec.sampling.max_tokens:
-            state.phase = Phase.ENDED
-            return Ended(state.request, state.num_output, "length")
-        if state.hold_at is not None and state.num_output >= state.hold_at:
-            state.phase, state.hold_at = Phase.HELD, None
-            return Held(state.request, state.num_output)
-        return None
-
     # --- KV -------------------------------------------------------------------------------------------------
 
-    async def _take_kv(self, state: _Sequence, awaited: AwaitedKv, block: Block | None) -> None:
+    async def _take_kv(self, state: ServedSequence, awaited: AwaitedKv, block: Block | None) -> None:
         """Take one block that was shipped (None: no more will come)."""
         first, problem = state.num_computed, None
         if block is not None:
             try:
-                await self._server.import_kv(state.slot, state.tokens[: block.kv.last], block.data)
+                await self._shipping.import_kv(state.tokens[: block.kv.last], block.data)
                 state.num_computed = block.kv.last
             except GodwitError as error:
                 problem = error.message
@@ -371,11 +311,12 @@ class ServedEngine:
             state.awaited = None
             state.round = OpenRound(state.num_computed, len(state.tokens), self._clock())
         taken = KvRange(first, state.num_computed)
-        self._emit(KvImported(state.request, taken, Round(0, 0.0), is_last, problem))
+        num_bytes = self._shipping.bytes_per_token * (taken.last - taken.first)
+        self._emit(KvImported(state.request, taken, Round(0, 0.0), is_last, problem, num_bytes))
 
-    async def _export(self, state: _Sequence, kv: KvRange) -> None:
+    async def _export(self, state: ServedSequence, kv: KvRange) -> None:
         try:
-            data = await self._server.export_kv(state.slot, state.tokens[: kv.last])
+            data = await self._shipping.export_kv(state.tokens[: kv.last])
             event = KvExported(state.request, kv, data)
         except GodwitError as error:
             event = KvExported(state.request, kv, bytearray(), error.message)
@@ -384,17 +325,23 @@ class ServedEngine:
         if state.request in self._sequences:
             self._emit(event)
 
+    @property
+    def _shipping(self) -> KvShipping:
+        if self._kv is None:
+            raise EngineError(f"{self.info.name} ships no KV")
+        return self._kv
+
     # --- commands -------------------------------------------------------------------------------------------
 
     def _do_open(self, request: RequestId, spec: SequenceSpec, awaits: KvOffer | None) -> None:
         tokens = [*spec.prompt_ids, *spec.output_ids]
         first = OpenRound(0, len(tokens), self._clock())
         awaited = None if awaits is None else AwaitedKv(awaits)
-        state = _Sequence(request, self._free.pop(), spec, tokens, first, awaited)
+        state = ServedSequence(request, self._free.pop(), spec, tokens, first, awaited)
         self._sequences[request] = state
         self._advance(state)
 
-    def _do_append(self, state: _Sequence, ids: tuple[TokenId, ...]) -> None:
+    def _do_append(self, state: ServedSequence, ids: tuple[TokenId, ...]) -> None:
         if state.phase is Phase.GENERATING:
             self._fail(state, EngineError("tokens were appended to a request that is generating"))
             self._cancel(state)
@@ -412,24 +359,24 @@ class ServedEngine:
         if (state := self._sequences.get(request)) is not None:
             self._spawn(self._export(state, kv))
 
-    def _do_import(self, state: _Sequence, block: Block) -> None:
+    def _do_import(self, state: ServedSequence, block: Block) -> None:
         if state.awaited is not None:
             state.awaited.put(block)
             self._advance(state)
 
-    def _do_stop_awaiting(self, state: _Sequence) -> None:
+    def _do_stop_awaiting(self, state: ServedSequence) -> None:
         if state.awaited is not None:
             state.awaited.is_over = True
             self._advance(state)
 
-    def _do_generate(self, state: _Sequence) -> None:
+    def _do_generate(self, state: ServedSequence) -> None:
         if state.phase is Phase.HELD and state.awaited is None:
             # A pass that is under way is part of what `draw` asks for.
             self._cancel(state)
         state.phase, state.hold_at = Phase.GENERATING, None
         self._advance(state)
 
-    def _do_hold(self, state: _Sequence, at_output: int | None) -> None:
+    def _do_hold(self, state: ServedSequence, at_output: int | None) -> None:
         if state.phase is Phase.GENERATING and at_output is not None and at_output > state.num_output:
             state.hold_at = at_output
             return
@@ -438,7 +385,7 @@ class ServedEngine:
         state.phase, state.hold_at = Phase.HELD, None
         self._emit(Held(state.request, state.num_output))
 
-    def _do_pace(self, state: _Sequence, factor: float) -> None:
+    def _do_pace(self, state: ServedSequence, factor: float) -> None:
         state.pace = max(1.0, factor)
 
     def _do_release(self, request: RequestId) -> None:

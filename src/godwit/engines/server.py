@@ -29,11 +29,6 @@ class Server(Protocol):
     @property
     def slots(self) -> int: ...
 
-    @property
-    def kv_layout(self) -> str | None:
-        """As `Engine.kv_layout`."""
-        ...
-
     def tokenize(self, text: str, *, add_special: bool) -> list[TokenId]: ...
 
     def render(self, messages: Sequence[ChatMessage]) -> str: ...
@@ -50,18 +45,33 @@ class Server(Protocol):
         """Outputs from the sequence's end on; closing the generator stops the server."""
         ...
 
-    async def export_kv(self, slot: int, ids: Sequence[TokenId]) -> bytearray:
-        """What another server of this layout needs to have the KV of `ids`."""
-        ...
-
-    async def import_kv(self, slot: int, ids: Sequence[TokenId], data: bytearray) -> None:
-        """Take the KV of `ids`; EngineError where the server does not have it after that."""
-        ...
-
     async def is_alive(self) -> bool:
         """Whether the server still answers, told within seconds."""
         ...
 
     async def close(self) -> None:
         """Let go of the server, and stop it if it is this worker's own."""
+        ...
+
+
+class KvShipping(Protocol):
+    """How servers of one layout get each other's KV, on a way of their own; as whole contexts, not ranges.
+
+    The coroutines raise as those of `Server` do.
+    """
+
+    @property
+    def layout(self) -> str:
+        """As `Engine.kv_layout`."""
+        ...
+
+    @property
+    def bytes_per_token(self) -> int: ...
+
+    async def export_kv(self, ids: Sequence[TokenId]) -> bytearray:
+        """What another server needs to get the KV of `ids`."""
+        ...
+
+    async def import_kv(self, ids: Sequence[TokenId], data: bytearray) -> None:
+        """Get the KV of `ids`; EngineError where `data` must not be used."""
         ...

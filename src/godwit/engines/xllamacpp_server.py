@@ -1,4 +1,4 @@
-"""Run as a script: llama.cpp's own server out of the package xllamacpp, with a few of llama-server's flags."""
+"""Run as a script: llama.cpp's server out of the package xllamacpp, with a few of its flags."""
 
 import argparse
 import threading

@@ -46,7 +46,7 @@ class Incoming:
     """One move: its order, its machine, what has arrived, and whether its model was loaded for it.
 
     `kv` is on its way here, since `offered_s`; `kv_report` is what became of it so far, `kv_refusal` why it
-    is not wanted.
+    is not wanted. `num_pulled` bytes came to the engine by a way of its own.
     """
 
     order: Prepare
@@ -58,6 +58,7 @@ class Incoming:
     kv_refusal: str | None = None
     kv_report: KvReport = field(default_factory=KvReport)
     offered_s: float = 0.0
+    num_pulled: int = 0
 
 
 class DestinationMoves:
@@ -233,6 +234,10 @@ class DestinationMoves:
             report.computed.tokens + event.computed.tokens, report.computed.seconds + event.computed.seconds
         )
         incoming.kv_report = replace(report, num_tokens=num_tokens, computed=computed)
+        if event.num_bytes is not None:
+            num_bytes, seconds = incoming.num_pulled + event.num_bytes, self._now() - incoming.offered_s
+            incoming.num_pulled = num_bytes
+            incoming.kv_report = replace(incoming.kv_report, num_bytes=num_bytes, seconds=seconds)
         if event.is_last or event.problem is not None:
             self._kv_done(incoming, event.problem)
 

@@ -170,7 +170,10 @@ class SourceMoves:
             return "this engine exports no ranges of KV"
         if not running.output:
             return "the prompt is being computed"
-        offer = KvOffer(KvRange(0, len(ids) - 1), layout, plan.share, plan.block_tokens)
+        share, block_tokens = plan.share, plan.block_tokens
+        if running.engine.ships_whole_kv:
+            share, block_tokens = 0.0, len(ids)
+        offer = KvOffer(KvRange(0, len(ids) - 1), layout, share, block_tokens)
         give_up_s = outgoing.started_s + KV_SHARE * order.limits.timeout_s
         digests = BlockDigests(running.engine.info.digest, offer, ids)
         ships_tail = plan.ships_tail and order.limits.live

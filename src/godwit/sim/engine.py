@@ -60,6 +60,7 @@ class ModelledEngine:
         self.info = info
         self.slots = slots
         self.kv_layout = kv_layout
+        self.ships_whole_kv = False
         self.num_steps = 0
         self.step_started_s: float | None = None
         self.num_imported = 0

@@ -211,7 +211,8 @@ class LocalInstances:
         name = model.info.name
         watch = LoadWatch(lambda *moved: self._on_progress(name, *moved))
         if model.file is None:
-            return await _create(model), watch.record(0)
+            watch.begins(model.info.tier)
+            return await _create(model), watch.record(model.info.checkpoint_bytes)
         async with self._store.to_device(model.file, watch):
             engine = await _create(model)
         return engine, watch.record(model.file.num_bytes)

@@ -76,7 +76,8 @@ async def describe_model(model: ModelSettings, worker: WorkerSettings, store: Ch
     if model.chat_template is not None:
         options["chat_template"] = model.chat_template
     file = await _file_of(model, store)
-    path = None if file is None else file.path
+    # Of a folder the engine's own server takes care.
+    path = file.path if file is not None else None if model.path is None else Path(model.path)
 
     def read() -> ModelInfo:
         return describe(model.engine, model.name, path, worker.slots, worker.context_tokens, options)

@@ -1,0 +1,270 @@
+"""The engine that is a vLLM server, unpatched: a child process of the worker, or one that runs already.
+
+Rounds are requests for one token, which leave the KV of all full blocks in the prefix cache. KV is shipped by
+vLLM's own NixlConnector (`godwit.engines.nixl`).
+"""
+
+import asyncio
+import re
+import shlex
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from godwit.engines.chat import ChatTemplate
+from godwit.engines.child import ServerProcess, answers, fetch, free_port, parse_environ
+from godwit.engines.hf import HfFolder
+from godwit.engines.limits import check_common
+from godwit.engines.nixl import NixlKv
+from godwit.engines.server import Drawn
+from godwit.errors import BadRequestError, ConfigError, EngineError, ModelLoadError
+from godwit.ports import SequenceSpec
+from godwit.types import Alternative, ChatMessage, ModelInfo, ModelName, Sampling, Token, TokenId
+
+ANSWER_S = 600.0
+_QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+_NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}
+
+
+class VllmOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """`url` is a server that runs already. Else `python` names the interpreter that has vLLM, `flags` are
+    vLLM's own after Godwit's, and `env` is more environment: "A=1 B=2".
+
+    `dtype` is vLLM's flag; on a CPU "auto" serves float32 folders in bfloat16. With `nixl` KV moves too:
+    `kv_host` is the address at which other servers reach this one's KV, `kv_device` where their buffers
+    are. `device_bytes` is what an instance takes (None: weights and KV).
+    """
+
+    url: str | None = None
+    python: str = sys.executable
+    flags: str = ""
+    env: str = ""
+    start_timeout_s: float = 600.0
+    chat_template: str | None = None
+    dtype: str = "auto"
+    nixl: bool = False
+    kv_host: str = "127.0.0.1"
+    kv_device: str = "cpu"
+    device_bytes: int | None = None
+
+
+def vllm_info(
+    folder: HfFolder,
+    name: ModelName,
+    slots: int,
+    context_tokens: int,
+    options: VllmOptions,
+    *,
+    is_loaded: bool,
+) -> ModelInfo:
+    """What a worker announces for a model folder; ConfigError where the model's context is shorter."""
+    trained = folder.trained_context_tokens
+    if trained is not None and context_tokens > trained:
+        raise ConfigError(f"context_tokens of {name} must be at most {trained}, not {context_tokens}")
+    kv_bytes = slots * context_tokens * folder.kv_bytes_per_token(options.dtype)
+    return ModelInfo(
+        name=name,
+        digest=folder.digest(),
+        context_tokens=context_tokens,
+        device_bytes=options.device_bytes or folder.checkpoint_bytes + kv_bytes,
+        is_loaded=is_loaded,
+        has_chat_template=(options.chat_template or folder.chat_template) is not None,
+        checkpoint_bytes=folder.checkpoint_bytes,
+    )
+
+
+class VllmServer:
+    """Implements `served.Server`; slots are only counted, for vLLM batches whatever comes."""
+
+    def __init__(
+        self, path: Path, name: ModelName, *, slots: int, context_tokens: int, options: VllmOptions
+    ) -> None:
+        self.slots = slots
+        self._folder = HfFolder(path)
+        self._pieces = self._folder.pieces
+        self.info = vllm_info(self._folder, name, slots, context_tokens, options, is_loaded=True)
+        source = options.chat_template or self._folder.chat_template
+        bos, eos = self._folder.special("bos_token"), self._folder.special("eos_token")
+        self._template = None if source is None else ChatTemplate(source, bos=bos, eos=eos)
+        self._session: aiohttp.ClientSession | None = None
+        self._process: ServerProcess | None = None
+        if options.url is None:
+            self._url = self._launch(path, options)
+        elif answers(f"{options.url}/health"):
+            self._url = options.url
+        else:
+            raise ModelLoadError(f"no vLLM server answers at {options.url}: start it, or drop option url")
+        told = _facts(self._url)
+        self.block_tokens = told.block_tokens
+        kv_bytes = self._folder.kv_bytes_per_token(options.dtype)
+        kind = f"{told.block_tokens} tokens a block, {kv_bytes} bytes a token"
+        layout = f"vllm {told.version}, nixl, {kind}"
+        self.kv = NixlKv(self.complete, layout, kv_bytes) if options.nixl else None
+
+    def _launch(self, path: Path, options: VllmOptions) -> str:
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+        sizes = {
+            "--port": port,
+            "--max-model-len": self.info.context_tokens,
+            # Exports of KV are requests of their own beside those that they are for.
+            "--max-num-seqs": 2 * self.slots,
+            "--dtype": options.dtype,
+        }
+        flags = [word for flag, value in sizes.items() for word in (flag, str(value))]
+        environ = _QUIET | parse_environ(options.env)
+        if options.nixl:
+            transfer = _NIXL | {"kv_buffer_device": options.kv_device}
+            flags += ["--kv-transfer-config", msgspec.json.encode(transfer).decode()]
+            environ |= {
+                "VLLM_NIXL_SIDE_CHANNEL_HOST": options.kv_host,
+                "VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port()),
+            }
+        command = (
+            *(options.python, "-m", "vllm.entrypoints.openai.api_server"),
+            *("--model", str(path), "--served-model-name", self.info.name, "--host", "127.0.0.1"),
+            *("--enable-prompt-tokens-details", *flags, *shlex.split(options.flags)),
+        )
+        self._process = ServerProcess(command, environ)
+        self._process.wait_until(lambda: answers(f"{url}/health"), options.start_timeout_s)
+        return url
+
+    def tokenize(self, text: str, *, add_special: bool) -> list[TokenId]:
+        return self._folder.tokenize(text, add_special=add_special, context_tokens=self.info.context_tokens)
+
+    def render(self, messages: Sequence[ChatMessage]) -> str:
+        if self._template is None:
+            raise BadRequestError(f"model {self.info.name} has no chat template", param="messages")
+        return self._template.render(messages)
+
+    def piece(self, token: TokenId) -> bytes:
+        return self._pieces[token]
+
+    def check(self, sequence: SequenceSpec) -> None:
+        """A grammar is refused where there is output already: vLLM would begin it anew."""
+        check_common(sequence, num_vocab=len(self._pieces), context_tokens=self.info.context_tokens)
+        for name in ("grammar", "json_schema"):
+            if sequence.output_ids and getattr(sequence.sampling, name) is not None:
+                raise BadRequestError(f"vLLM cannot continue a {name} that has begun", param=name)
+
+    async def prefill(self, slot: int, ids: Sequence[TokenId]) -> None:  # noqa: ARG002 -- vLLM has none
+        await self.complete({"prompt": ids, "max_tokens": 1, "temperature": 0})
+
+    async def draw(
+        self,
+        slot: int,  # noqa: ARG002 -- vLLM has none
+        sequence: SequenceSpec,
+    ) -> AsyncGenerator[Drawn, None]:
+        sampling, num_output = sequence.sampling, len(sequence.output_ids)
+        num_tokens = len(sequence.prompt_ids) + num_output
+        room = min(sampling.max_tokens - num_output, self.info.context_tokens - num_tokens)
+        body = {"prompt": [*sequence.prompt_ids, *sequence.output_ids], "stream": True, "max_tokens": room}
+        async with self._post(body | _sampling(sampling, num_output)) as answer:
+            await _check(answer)
+            async for line in answer.content:
+                if not line.startswith(b"data: {"):
+                    continue
+                told = msgspec.json.decode(line[6:])
+                if "error" in told:
+                    raise EngineError(f"vLLM broke the answer off: {told['error']}")
+                for choice in told["choices"]:
+                    yield self._drawn(choice)
+
+    def _drawn(self, choice: dict[str, Any]) -> Drawn:
+        ids, finish = choice.get("token_ids") or [], choice.get("finish_reason")
+        if finish == "stop" and ids and ids[-1] in self._folder.eos_ids:
+            ids = ids[:-1]
+        seen = choice.get("logprobs")
+        tokens = [
+            Token(token, self.piece(token), () if seen is None else self._alternatives(seen, number, token))
+            for number, token in enumerate(ids)
+        ]
+        return Drawn(tokens, finish)
+
+    def _alternatives(self, seen: dict[str, Any], number: int, chosen: TokenId) -> tuple[Alternative, ...]:
+        """The chosen token, then the best: vLLM names each as "token_id:…"."""
+        best = {_id(name): value for name, value in (seen["top_logprobs"][number] or {}).items()}
+        ranked = sorted(best.items(), key=lambda one: (-one[1], one[0]))
+        rows = [(chosen, seen["token_logprobs"][number]), *ranked]
+        return tuple(Alternative(token, self.piece(token), value) for token, value in rows)
+
+    async def is_alive(self) -> bool:
+        if self._process is not None and not self._process.is_running:
+            return False
+        return await asyncio.to_thread(answers, f"{self._url}/health")
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+        if self._process is not None:
+            await asyncio.to_thread(self._process.stop)
+
+    def _post(self, body: dict[str, Any]) -> Any:
+        if self._session is None:
+            limit = aiohttp.ClientTimeout(total=ANSWER_S)
+            self._session = aiohttp.ClientSession(timeout=limit, read_bufsize=1 << 20)
+        return self._session.post(f"{self._url}/v1/completions", json={"model": self.info.name, **body})
+
+    async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a completion request that does not stream; EngineError where vLLM refuses."""
+        async with self._post(body) as answer:
+            await _check(answer)
+            told: dict[str, Any] = await answer.json()
+            return told
+
+
+async def _check(answer: aiohttp.ClientResponse) -> None:
+    if answer.status != 200:
+        raise EngineError(f"vLLM refused ({answer.status}): {(await answer.text())[:500]}")
+
+
+class _Facts(NamedTuple):
+    version: str
+    block_tokens: int
+
+
+def _facts(url: str) -> _Facts:
+    """What only the server itself knows; ModelLoadError where it is no vLLM server."""
+    try:
+        version = msgspec.json.decode(fetch(f"{url}/version"))["version"]
+        metrics = fetch(f"{url}/metrics").decode()
+    except (OSError, msgspec.MsgspecError, KeyError) as error:
+        raise ModelLoadError(f"{url} does not answer as vLLM does: {error!r}") from error
+    if (found := re.search(r'cache_config_info\{[^}]*block_size="(\d+)"', metrics)) is None:
+        raise ModelLoadError(f"{url}/metrics does not tell the block size: is prefix caching on?")
+    return _Facts(str(version), int(found[1]))
+
+
+def _id(name: str) -> TokenId:
+    return int(name.removeprefix("token_id:"))
+
+
+def _sampling(sampling: Sampling, num_output: int) -> dict[str, Any]:
+    """The request's fields, with counts that are left. A seed would begin anew, so that it is another one."""
+    body: dict[str, Any] = {
+        "return_token_ids": True,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "seed": sampling.seed + num_output,
+        "min_tokens": max(0, sampling.min_tokens - num_output),
+        "ignore_eos": sampling.ignore_eos,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repetition_penalty": sampling.repetition_penalty,
+    }
+    if sampling.logit_bias:
+        body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+    if sampling.num_logprobs is not None:
+        body |= {"logprobs": sampling.num_logprobs, "return_tokens_as_token_ids": True}
+    if sampling.json_schema is not None:
+        body["structured_outputs"] = {"json": msgspec.json.decode(sampling.json_schema)}
+    elif sampling.grammar is not None:
+        body["structured_outputs"] = {"grammar": sampling.grammar}
+    return body
