@@ -191,31 +191,25 @@ def _describe_llama_server(spec: EngineSpec) -> ModelInfo:
 
 
 def _load_vllm(spec: EngineSpec) -> Engine:
+    from godwit.engines.hf import find_folder
     from godwit.engines.served import ServedEngine
     from godwit.engines.vllm import VllmOptions, VllmServer
 
+    options = _options(spec, VllmOptions)
+    folder = find_folder(spec.name, spec.path, options.python)
     server = VllmServer(
-        _folder(spec.name, spec.path),
-        spec.name,
-        slots=spec.slots,
-        context_tokens=spec.context_tokens,
-        options=_options(spec, VllmOptions),
+        folder, spec.name, slots=spec.slots, context_tokens=spec.context_tokens, options=options
     )
     return ServedEngine(server, server.kv)
 
 
 def _describe_vllm(spec: EngineSpec) -> ModelInfo:
-    from godwit.engines.hf import HfFolder
+    from godwit.engines.hf import HfFolder, find_folder
     from godwit.engines.vllm import VllmOptions, vllm_info
 
-    folder, options = HfFolder(_folder(spec.name, spec.path)), _options(spec, VllmOptions)
+    options = _options(spec, VllmOptions)
+    folder = HfFolder(find_folder(spec.name, spec.path, options.python))
     return vllm_info(folder, spec.name, spec.slots, spec.context_tokens, options, is_loaded=False)
-
-
-def _folder(name: str, path: Path | None) -> Path:
-    if path is None:
-        raise ConfigError(f"models.path: missing for {name!r}; give the model's folder, with config.json")
-    return path
 
 
 ENGINES: dict[str, EngineKind] = {

@@ -111,14 +111,14 @@ def _join(parts: list[Path], target: Path, sha256: str) -> None:
 
 
 def make_once(target: Path, make: Callable[[Path], object]) -> Path:
-    """`target`, made by `make` in a temporary file and renamed; of several processes only one makes it."""
-    if target.is_file():
+    """`target`, a file or folder that `make` makes under another name; of several processes only one does."""
+    if target.exists():
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.with_name(target.name + ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not target.is_file():
+            if not target.exists():
                 with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
                     made = Path(scratch) / target.name
                     make(made)

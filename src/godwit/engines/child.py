@@ -9,6 +9,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from godwit.errors import ConfigError, ModelLoadError
@@ -29,11 +30,19 @@ class ServerProcess:
         self._process = subprocess.Popen(
             (sys.executable, str(guard), *command),
             stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
             env={**os.environ, **environ},
             start_new_session=True,
         )
+
+    @cached_property
+    def pid(self) -> int:
+        """The process id of the command itself; ModelLoadError where it could not be run."""
+        line = b"" if self._process.stdout is None else self._process.stdout.readline()
+        if not line:
+            raise ModelLoadError(f"the server could not be started:\n{self.stop()}")
+        return int(line)
 
     @property
     def is_running(self) -> bool:
@@ -61,6 +70,8 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
         if self._log.closed:
             return ""
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _TAIL_BYTES))

@@ -1,5 +1,6 @@
 """Run as a script with a command: ends the command and all its children once this script's stdin closes.
 
+It prints the command's process id; what the command prints goes to stderr.
 So a server does not outlive the worker that started it, however the worker ends.
 """
 
@@ -19,7 +20,8 @@ def _signal(group: int, number: int) -> None:
 
 
 def _end_with_stdin(process: "subprocess.Popen[bytes]") -> None:
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
     _signal(process.pid, signal.SIGTERM)
     try:
         process.wait(GRACE_S)
@@ -29,7 +31,10 @@ def _end_with_stdin(process: "subprocess.Popen[bytes]") -> None:
 
 def main() -> int:
     """Run the command of the arguments to its end; its exit status."""
-    process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        sys.argv[1:], stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
+    )
+    print(process.pid, flush=True)
     threading.Thread(target=_end_with_stdin, args=(process,), daemon=True).start()
     status = process.wait()
     # Its children hold the device, and without it they are of no use.

@@ -1,6 +1,7 @@
 """What a Hugging Face folder says without its weights: sizes, vocabulary, tokenizer, chat template."""
 
 import hashlib
+import subprocess
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer
 
-from godwit.engines.checkpoints import digest
+from godwit.engines.checkpoints import cache_dir, digest, locate, make_once
 from godwit.errors import ContextTooLongError, ModelLoadError
 from godwit.types import TokenId
 
+CONVERT_S = 600.0
 _WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -25,6 +27,25 @@ def _byte_table() -> dict[str, int]:
     rest = [byte for byte in range(256) if byte not in printable]
     table = {chr(byte): byte for byte in printable}
     return table | {chr(256 + number): byte for number, byte in enumerate(rest)}
+
+
+def find_folder(name: str, path: Path | None, python: str) -> Path:
+    """A model's folder: `path`, or that of a built-in model in float32, made now if need be.
+
+    `python` is an interpreter that has transformers, for it is made of the model's GGUF.
+    """
+    if path is not None:
+        return path
+    gguf = locate(name, None)
+    script = Path(__file__).with_name("gguf_to_hf.py")
+
+    def make(target: Path) -> None:
+        command = (python, str(script), str(gguf), str(target))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CONVERT_S, check=False)
+        if done.returncode != 0:
+            raise ModelLoadError(f"{python} could not make a folder of {gguf}: {done.stderr[-500:]}")
+
+    return make_once(cache_dir() / f"{gguf.stem}-float32", make)
 
 
 class HfFolder:

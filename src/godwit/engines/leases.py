@@ -15,8 +15,8 @@ from msgspec import Struct
 from godwit.errors import EngineError
 from godwit.types import TokenId
 
-VALID_S = 30.0
-"""Far less than the time after which a source frees KV that nobody has come for (vLLM: 480 s)."""
+VALID_S = 20.0
+"""Less than the time after which a source frees KV that nobody has come for (`nixl.LEASE_S`)."""
 MAX_REDEEMED = 10_000
 
 

@@ -15,6 +15,9 @@ from godwit.types import TokenId
 
 Complete = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 
+LEASE_S = 60
+"""For so long a source keeps KV that nobody has come for; an option of the connector."""
+
 _OFFER = {
     "do_remote_decode": True,
     "do_remote_prefill": False,

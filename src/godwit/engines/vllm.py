@@ -20,15 +20,20 @@ from godwit.engines.chat import ChatTemplate
 from godwit.engines.child import ServerProcess, answers, fetch, free_port, parse_environ
 from godwit.engines.hf import HfFolder
 from godwit.engines.limits import check_common
-from godwit.engines.nixl import NixlKv
+from godwit.engines.nixl import LEASE_S, NixlKv
 from godwit.engines.server import Drawn
-from godwit.errors import BadRequestError, ConfigError, EngineError, ModelLoadError
+from godwit.errors import BadRequestError, ConfigError, EngineError, GodwitError, ModelLoadError
 from godwit.ports import SequenceSpec
 from godwit.types import Alternative, ChatMessage, ModelInfo, ModelName, Sampling, Token, TokenId
 
 ANSWER_S = 600.0
 _QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-_NIXL = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}
+_NIXL = {
+    "kv_connector": "NixlConnector",
+    "kv_role": "kv_both",
+    "kv_load_failure_policy": "recompute",
+    "kv_connector_extra_config": {"kv_lease_duration": LEASE_S},
+}
 
 
 class VllmOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,12 +99,12 @@ class VllmServer:
         self._session: aiohttp.ClientSession | None = None
         self._process: ServerProcess | None = None
         if options.url is None:
-            self._url = self._launch(path, options)
+            self.url = self._launch(path, options)
         elif answers(f"{options.url}/health"):
-            self._url = options.url
+            self.url = options.url
         else:
             raise ModelLoadError(f"no vLLM server answers at {options.url}: start it, or drop option url")
-        told = _facts(self._url)
+        told = _facts(self.url)
         self.block_tokens = told.block_tokens
         kv_bytes = self._folder.kv_bytes_per_token(options.dtype)
         kind = f"{told.block_tokens} tokens a block, {kv_bytes} bytes a token"
@@ -133,6 +138,11 @@ class VllmServer:
         self._process = ServerProcess(command, environ)
         self._process.wait_until(lambda: answers(f"{url}/health"), options.start_timeout_s)
         return url
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process where it is a child of this one."""
+        return None if self._process is None else self._process.pid
 
     def tokenize(self, text: str, *, add_special: bool) -> list[TokenId]:
         return self._folder.tokenize(text, add_special=add_special, context_tokens=self.info.context_tokens)
@@ -171,7 +181,7 @@ class VllmServer:
                     continue
                 told = msgspec.json.decode(line[6:])
                 if "error" in told:
-                    raise EngineError(f"vLLM broke the answer off: {told['error']}")
+                    raise _refusal(told["error"].get("code", 500), told["error"].get("message", ""))
                 for choice in told["choices"]:
                     yield self._drawn(choice)
 
@@ -196,7 +206,7 @@ class VllmServer:
     async def is_alive(self) -> bool:
         if self._process is not None and not self._process.is_running:
             return False
-        return await asyncio.to_thread(answers, f"{self._url}/health")
+        return await asyncio.to_thread(answers, f"{self.url}/health")
 
     async def close(self) -> None:
         if self._session is not None:
@@ -208,7 +218,7 @@ class VllmServer:
         if self._session is None:
             limit = aiohttp.ClientTimeout(total=ANSWER_S)
             self._session = aiohttp.ClientSession(timeout=limit, read_bufsize=1 << 20)
-        return self._session.post(f"{self._url}/v1/completions", json={"model": self.info.name, **body})
+        return self._session.post(f"{self.url}/v1/completions", json={"model": self.info.name, **body})
 
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to a completion request that does not stream; EngineError where vLLM refuses."""
@@ -220,7 +230,13 @@ class VllmServer:
 
 async def _check(answer: aiohttp.ClientResponse) -> None:
     if answer.status != 200:
-        raise EngineError(f"vLLM refused ({answer.status}): {(await answer.text())[:500]}")
+        raise _refusal(answer.status, await answer.text())
+
+
+def _refusal(status: int, message: str) -> GodwitError:
+    """What is wrong with the request itself would be wrong with it everywhere."""
+    kind = BadRequestError if status == 400 else EngineError
+    return kind(f"vLLM refused ({status}): {message[:500]}")
 
 
 class _Facts(NamedTuple):

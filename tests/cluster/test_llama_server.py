@@ -1,0 +1,69 @@
+"""Requests between the embedded engine and llama.cpp's own server, with the same GGUF at F16."""
+
+import importlib.util
+from collections.abc import AsyncIterator
+
+import pytest
+from msgspec.structs import replace
+
+from godwit.config import ModelSettings, WorkerSettings
+from tests.cluster.harness import Cluster, settings
+from tests.cluster.streams import Stream
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="xllamacpp is not installed"),
+]
+
+EMBEDDED = ModelSettings(name="smollm2-135m")
+SERVED = replace(EMBEDDED, engine="llama-server")
+ROOM = WorkerSettings(slots=1, context_tokens=1024)
+QUESTION = "Describe the bird called godwit: its colour, its flight and its food."
+BODY = {
+    "model": "smollm2-135m",
+    "messages": [{"role": "user", "content": QUESTION}],
+    "max_tokens": 100,
+    "temperature": 0,
+    "ignore_eos": True,
+}
+
+
+@pytest.fixture(scope="module")
+async def cluster(anyio_backend: object) -> AsyncIterator[Cluster]:  # noqa: ARG001 -- its loop is needed
+    """A worker that embeds llama.cpp, w1, and one whose instance is a server, w2; each takes one request."""
+    served = settings(SERVED, worker=ROOM)
+    async with Cluster(settings(EMBEDDED, worker=ROOM), variants={"w2": served}) as cluster:
+        yield cluster
+
+
+async def started_on(cluster: Cluster, worker: str) -> tuple[Stream, str]:
+    """An answer that has begun at this worker, and its request: of two the one that began there."""
+    both = [await cluster.started(BODY) for _ in range(2)]
+    wanted = next(one for one in (await cluster.state()).requests if one.worker == worker)
+    for stream in both:
+        if stream.request != wanted.id:
+            await stream.leave()
+    await cluster.wait_for(lambda status: len(status.requests) == 1)
+    return next(stream for stream in both if stream.request == wanted.id), wanted.id
+
+
+@pytest.mark.parametrize(("source", "destination"), [("w1", "w2"), ("w2", "w1")])
+async def test_a_request_goes_on_identically_in_the_other_engine(
+    cluster: Cluster, source: str, destination: str
+) -> None:
+    unmoved = await cluster.answer(BODY)
+    stream, request = await started_on(cluster, source)
+    record = await cluster.move(request, destination)
+    assert (record.outcome, record.source, record.destination) == ("done", source, destination), record.reason
+    answer = await stream.end()
+    assert (answer.error, answer.only.ids, answer.only.text) == (None, unmoved.only.ids, unmoved.only.text)
+    assert 0 < (record.num_output or 0) < len(answer.only.ids)
+
+
+async def test_a_request_fails_over_from_a_worker_whose_server_it_was(cluster: Cluster) -> None:
+    unmoved = await cluster.answer(BODY)
+    stream, _ = await started_on(cluster, "w2")
+    await cluster.kill("w2")
+    answer = await stream.end()
+    assert (answer.error, answer.only.ids) == (None, unmoved.only.ids)
+    await cluster.restart("w2")
