@@ -20,9 +20,10 @@ from godwit.bench.links import open_links
 from godwit.bench.pause import PauseReport, Spread, run_pause
 from godwit.bench.relay import MODES, RelayReport, run_relay
 from godwit.bench.soak import run_soak
-from godwit.cli_settings import whole_numbers
+from godwit.cli_settings import MovingEngine, PairEngine, VllmPython, whole_numbers
 from godwit.config import BUILT_IN_MODELS, ModelSettings
 from godwit.errors import ConfigError
+from godwit.pair import VLLM_PYTHON, make_pair
 
 bench = typer.Typer(no_args_is_help=True, help="Measure this machine; figures are ratios from one run.")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -39,16 +40,22 @@ def add_commands(app: typer.Typer) -> None:
 
 @bench.command()
 def pause(
-    contexts: Annotated[str, typer.Option(help="Prompt lengths in tokens.")] = "128,512,1024,2048",
+    contexts: Annotated[
+        str | None, typer.Option(help="Prompt lengths in tokens (128,512,1024,2048; vllm 256,900,1800).")
+    ] = None,
     repeat: Repeat = 5,
     model: Annotated[str, typer.Option(help="A built-in model.")] = "smollm2-135m",
+    engine: PairEngine = MovingEngine.LLAMACPP,
+    vllm_python: VllmPython = VLLM_PYTHON,
     as_json: Json = False,
     logs: Logs = None,
 ) -> None:
-    """The pause of a live move against stop-and-recompute, by context length."""
-    lengths = whole_numbers("--contexts", contexts)
+    """The pause of a live move, by tokens and by KV, against stop-and-recompute, by context length."""
+    usual = "256,900,1800" if engine is MovingEngine.VLLM else "128,512,1024,2048"
+    lengths = whole_numbers("--contexts", contexts or usual)
+    pair = make_pair(engine, model, vllm_python)
     with Console(stderr=True).status("starting two workers") as status:
-        report = uvloop.run(run_pause(lengths, repeat, model, status.update, logs))
+        report = uvloop.run(run_pause(lengths, repeat, pair, status.update, logs))
     if as_json:
         _print_json(report)
     else:
@@ -166,13 +173,22 @@ def _show_relay(report: RelayReport) -> None:
 
 def _show_pause(report: PauseReport) -> None:
     table = Table(title=f"Pause of a move, {report.model}, as multiples of the unmoved ITL (median, max)")
-    for name in ("context", "ITL ms", "live", "stop and recompute", "shorter by", "bystander live / stop"):
+    for name in (
+        "context",
+        "ITL ms",
+        "live",
+        "live KV",
+        "stop and recompute",
+        "shorter by",
+        "bystander live / stop",
+    ):
         table.add_column(name, justify="right")
     for row in report.contexts:
         table.add_row(
             str(row.context_tokens),
             f"{row.itl_ms:.1f}",
             _spread(row.live_pause_over_itl),
+            _spread(row.live_kv_pause_over_itl),
             _spread(row.stop_recompute_pause_over_itl),
             f"{row.stop_over_live:.0f} ×",
             f"{row.bystander_max_itl_over_itl:.1f} / {row.bystander_stop_recompute_max_itl_over_itl:.1f}",

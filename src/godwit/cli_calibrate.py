@@ -26,9 +26,10 @@ from godwit.calibrate.plan import FULL, QUICK, Effort, Plan, check_contexts, mak
 from godwit.calibrate.report import Figure, Report, make_report
 from godwit.calibrate.run import Calibration
 from godwit.client import AdminClient, ClusterStatus
-from godwit.config import DEFAULT_MODEL, HeadSettings, ModelSettings, Settings
+from godwit.config import DEFAULT_MODEL, HeadSettings, Settings
 from godwit.errors import ConfigError, ConflictError, LinkError
 from godwit.local import LocalCluster
+from godwit.pair import VLLM_PYTHON, make_pair
 from godwit.profile import write_profile
 
 NUM_LOCAL_WORKERS = 2
@@ -47,6 +48,8 @@ def calibrate(
     model: Annotated[
         list[str] | None, typer.Option("--model", help="A model that is served; repeatable. All.")
     ] = None,
+    engine: cli_settings.PairEngine = cli_settings.MovingEngine.LLAMACPP,
+    vllm_python: cli_settings.VllmPython = VLLM_PYTHON,
     workers: Annotated[str | None, typer.Option(metavar="W,…", help="Measure these only.")] = None,
     contexts: Annotated[
         str | None, typer.Option(metavar="TOKENS,…", help="Prompt lengths of the requests that are moved.")
@@ -73,7 +76,7 @@ def calibrate(
     async def measure() -> Report:
         if not local:
             return await _measure(url, cli_settings.admin_key(), _api_key(), wanted, hardware, console)
-        async with _local_cluster(wanted, console) as cluster:
+        async with _local_cluster(wanted, engine, vllm_python, console) as cluster:
             return await _measure(cluster.url, None, None, wanted, hardware or _this_machine(), console)
 
     report = uvloop.run(measure())
@@ -149,14 +152,19 @@ async def _measure(
 
 
 @contextlib.asynccontextmanager
-async def _local_cluster(wanted: _Wanted, console: Console) -> AsyncIterator[LocalCluster]:
+async def _local_cluster(
+    wanted: _Wanted, engine: cli_settings.MovingEngine, python: Path, console: Console
+) -> AsyncIterator[LocalCluster]:
     """Two workers of this machine with the models that --model names."""
     settings = cli_settings.with_models(Settings(head=HeadSettings(port=0)), list(wanted.models), None)
-    if not wanted.models:
-        settings = replace(settings, models=(ModelSettings(name=DEFAULT_MODEL),))
+    pair = make_pair(engine, wanted.models[0] if wanted.models else DEFAULT_MODEL, python)
+    if not wanted.models or engine is cli_settings.MovingEngine.VLLM:
+        settings = replace(settings, models=(pair.model,))
     async with contextlib.AsyncExitStack() as stack:
         with console.status("starting two workers"):
-            cluster = await stack.enter_async_context(LocalCluster(settings, NUM_LOCAL_WORKERS))
+            cluster = await stack.enter_async_context(
+                LocalCluster(settings, NUM_LOCAL_WORKERS, sites=pair.sites)
+            )
         yield cluster
 
 

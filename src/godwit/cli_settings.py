@@ -4,9 +4,11 @@ import os
 import re
 import socket
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from msgspec.structs import replace
 
 from godwit.config import (
@@ -23,6 +25,19 @@ from godwit.costs.families import family_named
 from godwit.errors import ConfigError
 from godwit.profile import read_profile
 from godwit.scheduling.policies import policy_named
+
+
+class MovingEngine(StrEnum):
+    """Engines whose moves can be measured on this machine: embedded llama.cpp, or two vLLM servers."""
+
+    LLAMACPP = "llamacpp"
+    VLLM = "vllm"
+
+
+PairEngine = Annotated[MovingEngine, typer.Option("--engine", help="What computes, on two workers.")]
+VllmPython = Annotated[
+    Path, typer.Option("--vllm-python", envvar="GODWIT_VLLM_PYTHON", help="The interpreter that has vLLM.")
+]
 
 
 def read_settings(path: Path | None, assigned: Sequence[str] = ()) -> Settings:

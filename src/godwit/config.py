@@ -156,6 +156,8 @@ class ModelSettings(_Section, frozen=True):
     `path` is a file on the worker's machine, used where it is. `url` (http, https, file; hf://ORG/REPO/FILE
     with `huggingface_hub`) is fetched into the worker's checkpoint folder to be described, and must have
     the SHA-256 that `sha256` says. `preload`: how near a worker brings it when it starts, if it fits.
+    `origin` names the weights that the checkpoint was made of: models of one name and origin whose token ids
+    mean the same continue each other's requests, whatever their formats and engines.
     """
 
     name: Name
@@ -165,6 +167,7 @@ class ModelSettings(_Section, frozen=True):
     preload: Literal["device", "dram", "none"] = "device"
     engine: Literal["llamacpp", "llama-server", "vllm", "fake"] = "llamacpp"
     chat_template: Text | None = None
+    origin: Text | None = None
     options: dict[str, Option] = {}
 
 

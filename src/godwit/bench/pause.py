@@ -1,4 +1,4 @@
-"""`godwit bench pause`: what a client sees of a move, live against stop-and-recompute."""
+"""`godwit bench pause`: what a client sees of a move, live by tokens or KV, against stop-and-recompute."""
 
 import asyncio
 import contextlib
@@ -11,9 +11,10 @@ import aiohttp
 from msgspec import Struct
 
 from godwit.client import move_record
-from godwit.config import HeadSettings, ModelSettings, Settings, WorkerSettings
+from godwit.config import HeadSettings, Settings, WorkerSettings
 from godwit.errors import GodwitError
 from godwit.local import LocalCluster
+from godwit.pair import Pair
 from godwit.protocol.entry import MoveRecord
 from godwit.streams import TimedStream, follow
 
@@ -43,6 +44,8 @@ class ContextRow(Struct, frozen=True):
     itl_ms: float
     live_pause_over_itl: Spread
     live_handover_over_itl: Spread
+    live_kv_pause_over_itl: Spread
+    live_kv_handover_over_itl: Spread
     stop_recompute_pause_over_itl: Spread
     stop_over_live: float
     rounds_p50: float
@@ -88,7 +91,9 @@ class PauseBench:
         room = {"max_tokens": ROOM_TOKENS, "ignore_eos": True, "temperature": 0}
         return {"model": self._model, "prompt": ids, **room}
 
-    async def measure(self, context_tokens: int, *, live: bool, with_bystander: bool) -> Move:
+    async def measure(
+        self, context_tokens: int, *, live: bool, with_bystander: bool, method: str = "tokens"
+    ) -> Move:
         """Move one request of `context_tokens` prompt tokens once, and time the gaps around the handover."""
         stream = TimedStream()
         reached = asyncio.Event()
@@ -107,14 +112,12 @@ class PauseBench:
         async with self._bystander(destination if with_bystander else None) as bystander:
             num_before = len(bystander.ids)
             start = len(stream.ids)
-            content = await self._cluster.admin.migrate(
-                stream.request, destination, live=live, method="tokens"
-            )
+            content = await self._cluster.admin.migrate(stream.request, destination, live=live, method=method)
             record = move_record(content)
             moved_at.append(max(record.num_output, len(stream.ids)))
             await following
             num_after = len(bystander.ids)
-        _check(record, stream)
+        _check(record, stream, method)
         itl_s = stream.median_itl_s(1, start)
         at = record.num_output
         pause_s = max(stream.gaps_s(max(start, at - WINDOW_BEFORE), at + WINDOW_AFTER))
@@ -169,15 +172,21 @@ async def _first(waiting: Awaitable[object], task: "asyncio.Future[TimedStream]"
         raise GodwitError(f"the stream ended early: {(await task).error}")
 
 
-def _check(record: MoveRecord, stream: TimedStream) -> None:
+def _check(record: MoveRecord, stream: TimedStream, method: str) -> None:
     if record.outcome != "done":
         raise GodwitError(f"a move failed: {record.reason}")
+    if record.method != method:
+        raise GodwitError(f"a move by {method} became one by {record.method}: {record.kv_problem}")
     if stream.error is not None or len(stream.ids) <= record.num_output:
         raise GodwitError(f"the moved stream ended early: {stream.error}")
 
 
 def _row(
-    context_tokens: int, live: Sequence[Move], stopped: Sequence[Move], seen: Sequence[Move]
+    context_tokens: int,
+    live: Sequence[Move],
+    shipped: Sequence[Move],
+    stopped: Sequence[Move],
+    seen: Sequence[Move],
 ) -> ContextRow:
     """`seen` are the moves beside a bystander: first the live ones, then as many stopped ones."""
     half = len(seen) // 2
@@ -186,9 +195,11 @@ def _row(
     live_pause, stop_pause = _spread([m.pause for m in live]), _spread([m.pause for m in stopped])
     return ContextRow(
         context_tokens,
-        round(median(m.itl_s for m in (*live, *stopped)) * 1e3, 2),
+        round(median(m.itl_s for m in (*live, *shipped, *stopped)) * 1e3, 2),
         live_pause,
         _spread([m.handover for m in live]),
+        _spread([m.pause for m in shipped]),
+        _spread([m.handover for m in shipped]),
         stop_pause,
         round(stop_pause.p50 / live_pause.p50, 1),
         median(m.rounds for m in live),
@@ -206,7 +217,7 @@ def _spread(values: Sequence[float]) -> Spread:
 async def run_pause(
     contexts: Sequence[int],
     repeat: int,
-    model: str,
+    pair: Pair,
     progress: Callable[[str], None],
     logs: Path | None = None,
 ) -> PauseReport:
@@ -215,14 +226,18 @@ async def run_pause(
     settings = Settings(
         head=HeadSettings(port=0),
         worker=WorkerSettings(slots=3, context_tokens=needed),
-        models=(ModelSettings(name=model),),
+        models=(pair.model,),
     )
     rows = []
-    async with LocalCluster(settings, 2, logs=logs) as cluster, aiohttp.ClientSession() as session:
-        bench = PauseBench(cluster, session, model)
+    async with (
+        LocalCluster(settings, 2, logs=logs, sites=pair.sites) as cluster,
+        aiohttp.ClientSession() as session,
+    ):
+        bench = PauseBench(cluster, session, pair.model.name)
         await bench.measure(min(contexts), live=True, with_bystander=False)  # warms both workers up
         for context in contexts:
             moves: dict[tuple[bool, bool], list[Move]] = {}
+            shipped: list[Move] = []
             for turn in range(repeat):
                 # A bystander's wait is the length of a prefill chunk: two measurements tell it.
                 for with_bystander in (False, True) if turn < NUM_BYSTANDERS else (False,):
@@ -230,7 +245,8 @@ async def run_pause(
                         progress(f"{context} tokens, {turn + 1} of {repeat}")
                         move = await bench.measure(context, live=live, with_bystander=with_bystander)
                         moves.setdefault((live, with_bystander), []).append(move)
+                shipped.append(await bench.measure(context, live=True, with_bystander=False, method="kv"))
             seen = moves[True, True] + moves[False, True]
-            rows.append(_row(context, moves[True, False], moves[False, False], seen))
+            rows.append(_row(context, moves[True, False], shipped, moves[False, False], seen))
     flat = rows[-1].live_pause_over_itl.p50 / rows[0].live_pause_over_itl.p50
-    return PauseReport("llamacpp", model, repeat, tuple(rows), round(flat, 2))
+    return PauseReport(pair.model.engine, pair.model.name, repeat, tuple(rows), round(flat, 2))

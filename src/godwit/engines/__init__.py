@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -13,6 +13,9 @@ from godwit.engines.runner import Runner
 from godwit.errors import ConfigError
 from godwit.ports import Engine
 from godwit.types import ModelInfo, ModelName
+
+if TYPE_CHECKING:
+    from godwit.engines.llamacpp import LlamaOptions
 
 DEFAULT_PREFILL_CHUNK = 64
 
@@ -30,6 +33,7 @@ class EngineSpec(NamedTuple):
     threads: int
     prefill_chunk: int
     options: Options
+    origin: str | None
 
 
 class EngineKind(NamedTuple):
@@ -50,9 +54,10 @@ def create_engine(
     threads: int = 1,
     prefill_chunk: int = DEFAULT_PREFILL_CHUNK,
     options: Options | None = None,
+    origin: str | None = None,
 ) -> Engine:
     """Load a model (seconds) and return its engine, not started; ConfigError or ModelLoadError otherwise."""
-    spec = _spec(name, path, slots, context_tokens, threads, prefill_chunk, options)
+    spec = _spec(name, path, slots, context_tokens, threads, prefill_chunk, options, origin)
     return _kind(kind).load(spec)
 
 
@@ -63,9 +68,11 @@ def describe(
     slots: int = 4,
     context_tokens: int = 4096,
     options: Options | None = None,
+    origin: str | None = None,
 ) -> ModelInfo:
     """What a worker can announce of a model before loading it: `is_loaded` is False, the rest is final."""
-    return _kind(kind).describe(_spec(name, path, slots, context_tokens, 1, DEFAULT_PREFILL_CHUNK, options))
+    spec = _spec(name, path, slots, context_tokens, 1, DEFAULT_PREFILL_CHUNK, options, origin)
+    return _kind(kind).describe(spec)
 
 
 def checkpoint_path(kind: str, name: str, path: str | Path | None) -> Path | None:
@@ -84,6 +91,7 @@ def _spec(
     threads: int,
     prefill_chunk: int,
     options: Options | None,
+    origin: str | None,
 ) -> EngineSpec:
     counts = {
         "slots": slots,
@@ -102,6 +110,7 @@ def _spec(
         threads,
         prefill_chunk,
         options or {},
+        origin,
     )
 
 
@@ -143,6 +152,7 @@ def _load_llamacpp(spec: EngineSpec) -> Engine:
         threads=spec.threads,
         prefill_chunk=spec.prefill_chunk,
         options=_options(spec, LlamaOptions),
+        origin=spec.origin,
     )
     return _batching(spec, runner)
 
@@ -152,11 +162,17 @@ def _batching(spec: EngineSpec, runner: Runner) -> Engine:
 
 
 def _describe_llamacpp(spec: EngineSpec) -> ModelInfo:
-    from godwit.engines.checkpoints import locate
-    from godwit.engines.llamacpp import LlamaOptions, describe_file
+    from godwit.engines.llamacpp import LlamaOptions
 
-    options = _options(spec, LlamaOptions)
-    return describe_file(locate(spec.name, spec.path), spec.name, spec.slots, spec.context_tokens, options)
+    return _describe_gguf(spec, _options(spec, LlamaOptions))
+
+
+def _describe_gguf(spec: EngineSpec, options: "LlamaOptions") -> ModelInfo:
+    from godwit.engines.checkpoints import locate
+    from godwit.engines.llamacpp import describe_file
+
+    path = locate(spec.name, spec.path)
+    return describe_file(path, spec.name, spec.slots, spec.context_tokens, options, spec.origin)
 
 
 def _locate_llamacpp(name: str, path: Path | None) -> Path:
@@ -177,17 +193,16 @@ def _load_llama_server(spec: EngineSpec) -> Engine:
         context_tokens=spec.context_tokens,
         threads=spec.threads,
         options=_options(spec, LlamaServerOptions),
+        origin=spec.origin,
     )
     return ServedEngine(server)
 
 
 def _describe_llama_server(spec: EngineSpec) -> ModelInfo:
-    from godwit.engines.checkpoints import locate
-    from godwit.engines.llamacpp import LlamaOptions, describe_file
+    from godwit.engines.llamacpp import LlamaOptions
     from godwit.engines.llamaserver import LlamaServerOptions
 
-    options = LlamaOptions(_options(spec, LlamaServerOptions).chat_template)
-    return describe_file(locate(spec.name, spec.path), spec.name, spec.slots, spec.context_tokens, options)
+    return _describe_gguf(spec, LlamaOptions(_options(spec, LlamaServerOptions).chat_template))
 
 
 def _load_vllm(spec: EngineSpec) -> Engine:
@@ -198,7 +213,12 @@ def _load_vllm(spec: EngineSpec) -> Engine:
     options = _options(spec, VllmOptions)
     folder = find_folder(spec.name, spec.path, options.python)
     server = VllmServer(
-        folder, spec.name, slots=spec.slots, context_tokens=spec.context_tokens, options=options
+        folder,
+        spec.name,
+        slots=spec.slots,
+        context_tokens=spec.context_tokens,
+        options=options,
+        origin=spec.origin,
     )
     return ServedEngine(server, server.kv)
 
@@ -209,7 +229,15 @@ def _describe_vllm(spec: EngineSpec) -> ModelInfo:
 
     options = _options(spec, VllmOptions)
     folder = HfFolder(find_folder(spec.name, spec.path, options.python))
-    return vllm_info(folder, spec.name, spec.slots, spec.context_tokens, options, is_loaded=False)
+    return vllm_info(
+        folder,
+        spec.name,
+        spec.slots,
+        spec.context_tokens,
+        options,
+        is_loaded=False,
+        origin=spec.origin,
+    )
 
 
 ENGINES: dict[str, EngineKind] = {

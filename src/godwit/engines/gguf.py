@@ -98,6 +98,10 @@ class GgufFile:
                 return buffer.raw[:length]
             size = -length
 
+    def pieces(self) -> Iterator[bytes]:
+        """The bytes of all ids in order."""
+        return (self.piece(token) for token in range(self.num_vocab))
+
     @cached_property
     def max_piece_bytes(self) -> int:
         """No token stands for more bytes of a text than this."""

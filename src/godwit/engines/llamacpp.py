@@ -13,6 +13,7 @@ from godwit.engines.chat import ChatTemplate
 from godwit.engines.checkpoints import digest
 from godwit.engines.gguf import GgufFile, open_vocabulary
 from godwit.engines.grammar import compile_grammar
+from godwit.engines.identity import identity
 from godwit.engines.limits import check_common
 from godwit.engines.runner import Span
 from godwit.engines.sampling import Candidates, Sampler
@@ -45,6 +46,7 @@ def llama_info(
     options: LlamaOptions,
     *,
     is_loaded: bool,
+    origin: str | None = None,
 ) -> ModelInfo:
     """What a worker announces for a GGUF file; ConfigError where the context is more than the model knows."""
     trained = file.trained_context_tokens
@@ -53,7 +55,7 @@ def llama_info(
     file_bytes = file.path.stat().st_size
     return ModelInfo(
         name=name,
-        digest=digest(file.path),
+        digest=digest(file.path) if origin is None else identity(origin, file.pieces()),
         context_tokens=context_tokens,
         device_bytes=file_bytes + slots * context_tokens * file.kv_bytes_per_token(),
         is_loaded=is_loaded,
@@ -63,11 +65,16 @@ def llama_info(
 
 
 def describe_file(
-    path: Path, name: ModelName, slots: int, context_tokens: int, options: LlamaOptions
+    path: Path,
+    name: ModelName,
+    slots: int,
+    context_tokens: int,
+    options: LlamaOptions,
+    origin: str | None = None,
 ) -> ModelInfo:
     """`llama_info` of a model that is not loaded; reads the vocabulary, not the weights."""
     with open_vocabulary(path) as file:
-        return llama_info(file, name, slots, context_tokens, options, is_loaded=False)
+        return llama_info(file, name, slots, context_tokens, options, is_loaded=False, origin=origin)
 
 
 class LlamaRunner:
@@ -83,12 +90,15 @@ class LlamaRunner:
         threads: int,
         prefill_chunk: int,
         options: LlamaOptions,
+        origin: str | None = None,
     ) -> None:
         self._api = lib()
         self._slots = slots
         self._model = load_model(path, vocab_only=False, repack=options.repack)
         self._file = GgufFile(self._model, path)
-        self._info = llama_info(self._file, name, slots, context_tokens, options, is_loaded=True)
+        self._info = llama_info(
+            self._file, name, slots, context_tokens, options, is_loaded=True, origin=origin
+        )
         self._template = _template(self._file, options)
         max_rows = prefill_chunk + slots * TAIL_TOKENS + 1
         self._context = self._make_context(max_rows, threads, options)

@@ -58,6 +58,7 @@ class LlamaServer:
         context_tokens: int,
         threads: int,
         options: LlamaServerOptions,
+        origin: str | None = None,
     ) -> None:
         self.slots = slots
         self._model = load_model(path, vocab_only=True)
@@ -69,6 +70,7 @@ class LlamaServer:
             context_tokens,
             LlamaOptions(options.chat_template),
             is_loaded=True,
+            origin=origin,
         )
         source = options.chat_template or self._file.chat_template
         bos, eos = self._file.text(self._file.bos_id), self._file.text(self._file.eos_id)

@@ -19,6 +19,7 @@ from msgspec import Struct
 from godwit.engines.chat import ChatTemplate
 from godwit.engines.child import ServerProcess, answers, fetch, free_port, parse_environ
 from godwit.engines.hf import HfFolder
+from godwit.engines.identity import identity
 from godwit.engines.limits import check_common
 from godwit.engines.nixl import LEASE_S, NixlKv
 from godwit.engines.server import Drawn
@@ -66,6 +67,7 @@ def vllm_info(
     options: VllmOptions,
     *,
     is_loaded: bool,
+    origin: str | None = None,
 ) -> ModelInfo:
     """What a worker announces for a model folder; ConfigError where the model's context is shorter."""
     trained = folder.trained_context_tokens
@@ -74,7 +76,7 @@ def vllm_info(
     kv_bytes = slots * context_tokens * folder.kv_bytes_per_token(options.dtype)
     return ModelInfo(
         name=name,
-        digest=folder.digest(),
+        digest=folder.digest() if origin is None else identity(origin, folder.pieces),
         context_tokens=context_tokens,
         device_bytes=options.device_bytes or folder.checkpoint_bytes + kv_bytes,
         is_loaded=is_loaded,
@@ -87,12 +89,21 @@ class VllmServer:
     """Implements `served.Server`; slots are only counted, for vLLM batches whatever comes."""
 
     def __init__(
-        self, path: Path, name: ModelName, *, slots: int, context_tokens: int, options: VllmOptions
+        self,
+        path: Path,
+        name: ModelName,
+        *,
+        slots: int,
+        context_tokens: int,
+        options: VllmOptions,
+        origin: str | None = None,
     ) -> None:
         self.slots = slots
         self._folder = HfFolder(path)
         self._pieces = self._folder.pieces
-        self.info = vllm_info(self._folder, name, slots, context_tokens, options, is_loaded=True)
+        self.info = vllm_info(
+            self._folder, name, slots, context_tokens, options, is_loaded=True, origin=origin
+        )
         source = options.chat_template or self._folder.chat_template
         bos, eos = self._folder.special("bos_token"), self._folder.special("eos_token")
         self._template = None if source is None else ChatTemplate(source, bos=bos, eos=eos)

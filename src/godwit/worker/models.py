@@ -80,7 +80,9 @@ async def describe_model(model: ModelSettings, worker: WorkerSettings, store: Ch
     path = file.path if file is not None else None if model.path is None else Path(model.path)
 
     def read() -> ModelInfo:
-        return describe(model.engine, model.name, path, worker.slots, worker.context_tokens, options)
+        return describe(
+            model.engine, model.name, path, worker.slots, worker.context_tokens, options, model.origin
+        )
 
     def create() -> Engine:
         return create_engine(
@@ -92,6 +94,7 @@ async def describe_model(model: ModelSettings, worker: WorkerSettings, store: Ch
             threads=worker.threads,
             prefill_chunk=worker.prefill_chunk,
             options=options,
+            origin=model.origin,
         )
 
     if file is None or file.remote is None:
@@ -116,7 +119,7 @@ async def _file_of(model: ModelSettings, store: CheckpointStore) -> StoredFile |
 
 def _notes_path(path: Path, model: ModelSettings, worker: WorkerSettings) -> Path:
     """Where the description is kept, by all that it depends on."""
-    facts = (__version__, model.name, model.engine, model.options, model.chat_template)
+    facts = (__version__, model.name, model.engine, model.options, model.chat_template, model.origin)
     told = msgspec.json.encode((*facts, worker.slots, worker.context_tokens))
     return path.with_name(f"{path.name}-{hashlib.sha256(told).hexdigest()[:16]}.json")
 
