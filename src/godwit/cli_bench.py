@@ -20,10 +20,10 @@ from godwit.bench.links import open_links
 from godwit.bench.pause import PauseReport, Spread, run_pause
 from godwit.bench.relay import MODES, RelayReport, run_relay
 from godwit.bench.soak import run_soak
-from godwit.cli_settings import MovingEngine, PairEngine, VllmPython, whole_numbers
+from godwit.cli_settings import BedEngine, MovingEngine, VllmPython, whole_numbers
 from godwit.config import BUILT_IN_MODELS, ModelSettings
 from godwit.errors import ConfigError
-from godwit.pair import VLLM_PYTHON, make_pair
+from godwit.testbed import VLLM_PYTHON, make_testbed
 
 bench = typer.Typer(no_args_is_help=True, help="Measure this machine; figures are ratios from one run.")
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -45,7 +45,7 @@ def pause(
     ] = None,
     repeat: Repeat = 5,
     model: Annotated[str, typer.Option(help="A built-in model.")] = "smollm2-135m",
-    engine: PairEngine = MovingEngine.LLAMACPP,
+    engine: BedEngine = MovingEngine.LLAMACPP,
     vllm_python: VllmPython = VLLM_PYTHON,
     as_json: Json = False,
     logs: Logs = None,
@@ -53,9 +53,9 @@ def pause(
     """The pause of a live move, by tokens and by KV, against stop-and-recompute, by context length."""
     usual = "256,900,1800" if engine is MovingEngine.VLLM else "128,512,1024,2048"
     lengths = whole_numbers("--contexts", contexts or usual)
-    pair = make_pair(engine, model, vllm_python)
+    testbed = make_testbed(engine, model, vllm_python)
     with Console(stderr=True).status("starting two workers") as status:
-        report = uvloop.run(run_pause(lengths, repeat, pair, status.update, logs))
+        report = uvloop.run(run_pause(lengths, repeat, testbed, status.update, logs))
     if as_json:
         _print_json(report)
     else:

@@ -29,8 +29,8 @@ from godwit.client import AdminClient, ClusterStatus
 from godwit.config import DEFAULT_MODEL, HeadSettings, Settings
 from godwit.errors import ConfigError, ConflictError, LinkError
 from godwit.local import LocalCluster
-from godwit.pair import VLLM_PYTHON, make_pair
 from godwit.profile import write_profile
+from godwit.testbed import VLLM_PYTHON, make_testbed
 
 NUM_LOCAL_WORKERS = 2
 
@@ -48,7 +48,7 @@ def calibrate(
     model: Annotated[
         list[str] | None, typer.Option("--model", help="A model that is served; repeatable. All.")
     ] = None,
-    engine: cli_settings.PairEngine = cli_settings.MovingEngine.LLAMACPP,
+    engine: cli_settings.BedEngine = cli_settings.MovingEngine.LLAMACPP,
     vllm_python: cli_settings.VllmPython = VLLM_PYTHON,
     workers: Annotated[str | None, typer.Option(metavar="W,…", help="Measure these only.")] = None,
     contexts: Annotated[
@@ -157,13 +157,13 @@ async def _local_cluster(
 ) -> AsyncIterator[LocalCluster]:
     """Two workers of this machine with the models that --model names."""
     settings = cli_settings.with_models(Settings(head=HeadSettings(port=0)), list(wanted.models), None)
-    pair = make_pair(engine, wanted.models[0] if wanted.models else DEFAULT_MODEL, python)
+    testbed = make_testbed(engine, wanted.models[0] if wanted.models else DEFAULT_MODEL, python)
     if not wanted.models or engine is cli_settings.MovingEngine.VLLM:
-        settings = replace(settings, models=(pair.model,))
+        settings = replace(settings, models=(testbed.model,))
     async with contextlib.AsyncExitStack() as stack:
         with console.status("starting two workers"):
             cluster = await stack.enter_async_context(
-                LocalCluster(settings, NUM_LOCAL_WORKERS, sites=pair.sites)
+                LocalCluster(settings, NUM_LOCAL_WORKERS, sites=testbed.sites)
             )
         yield cluster
 

@@ -34,7 +34,7 @@ class MovingEngine(StrEnum):
     VLLM = "vllm"
 
 
-PairEngine = Annotated[MovingEngine, typer.Option("--engine", help="What computes, on two workers.")]
+BedEngine = Annotated[MovingEngine, typer.Option("--engine", help="What computes, on two workers.")]
 VllmPython = Annotated[
     Path, typer.Option("--vllm-python", envvar="GODWIT_VLLM_PYTHON", help="The interpreter that has vLLM.")
 ]

@@ -14,9 +14,9 @@ from godwit.client import move_record
 from godwit.config import HeadSettings, Settings, WorkerSettings
 from godwit.errors import GodwitError
 from godwit.local import LocalCluster
-from godwit.pair import Pair
 from godwit.protocol.entry import MoveRecord
 from godwit.streams import TimedStream, follow
+from godwit.testbed import Testbed
 
 # The tokens before a move begins (they give the unmoved ITL) and after it has ended.
 TOKENS_BEFORE, TOKENS_AFTER = 32, 24
@@ -217,7 +217,7 @@ def _spread(values: Sequence[float]) -> Spread:
 async def run_pause(
     contexts: Sequence[int],
     repeat: int,
-    pair: Pair,
+    testbed: Testbed,
     progress: Callable[[str], None],
     logs: Path | None = None,
 ) -> PauseReport:
@@ -226,14 +226,14 @@ async def run_pause(
     settings = Settings(
         head=HeadSettings(port=0),
         worker=WorkerSettings(slots=3, context_tokens=needed),
-        models=(pair.model,),
+        models=(testbed.model,),
     )
     rows = []
     async with (
-        LocalCluster(settings, 2, logs=logs, sites=pair.sites) as cluster,
+        LocalCluster(settings, 2, logs=logs, sites=testbed.sites) as cluster,
         aiohttp.ClientSession() as session,
     ):
-        bench = PauseBench(cluster, session, pair.model.name)
+        bench = PauseBench(cluster, session, testbed.model.name)
         await bench.measure(min(contexts), live=True, with_bystander=False)  # warms both workers up
         for context in contexts:
             moves: dict[tuple[bool, bool], list[Move]] = {}
@@ -249,4 +249,4 @@ async def run_pause(
             seen = moves[True, True] + moves[False, True]
             rows.append(_row(context, moves[True, False], shipped, moves[False, False], seen))
     flat = rows[-1].live_pause_over_itl.p50 / rows[0].live_pause_over_itl.p50
-    return PauseReport(pair.model.engine, pair.model.name, repeat, tuple(rows), round(flat, 2))
+    return PauseReport(testbed.model.engine, testbed.model.name, repeat, tuple(rows), round(flat, 2))

@@ -17,20 +17,20 @@ _ENV = "VLLM_CPU_KVCACHE_SPACE=1 VLLM_HOST_IP=127.0.0.1 UCX_NET_DEVICES=lo UCX_T
 STALL_S = 120.0
 
 
-class Pair(Struct, frozen=True):
+class Testbed(Struct, frozen=True):
     """The model that both serve, and what each worker has of its own."""
 
     model: ModelSettings
     sites: Mapping[str, Site]
 
 
-def make_pair(engine: str, name: str, python: Path = VLLM_PYTHON) -> Pair:
+def make_testbed(engine: str, name: str, python: Path = VLLM_PYTHON) -> Testbed:
     """Two workers that serve the built-in model `name`, vLLM's (of the interpreter `python`) on a core each.
 
     ConfigError where the interpreter is not there.
     """
     if engine != "vllm":
-        return Pair(ModelSettings(name=name), {})
+        return Testbed(ModelSettings(name=name), {})
     if not python.is_file():
         raise ConfigError(
             f"there is no {python}: `make vllm` installs vLLM for CPUs there, or name the interpreter "
@@ -47,4 +47,4 @@ def make_pair(engine: str, name: str, python: Path = VLLM_PYTHON) -> Pair:
         worker: Site(worker={"stall_after_s": STALL_S}, environ={"VLLM_CPU_OMP_THREADS_BIND": str(core)})
         for core, worker in enumerate(NAMES)
     }
-    return Pair(ModelSettings(name=name, engine="vllm", options=options), sites)
+    return Testbed(ModelSettings(name=name, engine="vllm", options=options), sites)
