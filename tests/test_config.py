@@ -77,7 +77,10 @@ def test_secrets_do_not_show_in_what_is_printed() -> None:
         ("[worker]\nslots = 'x'", r"worker\.slots: expected `int`, got `str`"),
         ("[worker]\nname = 'a b'", r"worker\.name"),
         ("[[models]]\npath = 'x'", r"models\[0\]: object missing required field `name`"),
-        ("[[models]]\nname = 'x'\nengine = 'vllm'", r"models\[0\]\.engine: .*allowed: llamacpp, fake"),
+        (
+            "[[models]]\nname = 'x'\nengine = 'tgi'",
+            r"models\[0\]\.engine: .*allowed: llamacpp, llama-server, vllm, fake",
+        ),
         ("[[models]]\nname = 'x'", r"models\.path: missing for 'x'.*smollm2-135m"),
         ("[[models]]\nname='x'\nengine='fake'\n[[models]]\nname='x'\nengine='fake'", "twice"),
         ("models = []", "models: name at least one"),

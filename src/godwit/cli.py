@@ -35,9 +35,11 @@ _POLL_S = 0.5
 
 
 class Engine(StrEnum):
-    """What computes: llama.cpp, or the deterministic stand-in for tests."""
+    """What computes: llama.cpp embedded or as its own server, vLLM, or the stand-in for tests."""
 
     LLAMACPP = "llamacpp"
+    LLAMA_SERVER = "llama-server"
+    VLLM = "vllm"
     FAKE = "fake"
 
 

@@ -1,5 +1,6 @@
 """Making and describing engines by name."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from godwit.errors import ConfigError, ModelLoadError
 
 
 def test_a_wrong_kind_lists_the_right_ones() -> None:
-    with pytest.raises(ConfigError, match="fake, llamacpp"):
+    with pytest.raises(ConfigError, match="fake, llama-server, llamacpp, vllm"):
         create_engine("tpu", name="x")
 
 
@@ -51,3 +52,14 @@ def test_a_description_says_what_the_loaded_engine_says(kind: str, request: pyte
 def test_more_context_than_the_model_was_trained_for_is_refused() -> None:
     with pytest.raises(ConfigError, match="8192"):
         describe("llamacpp", "smollm2-135m", context_tokens=10_000)
+
+
+def test_checkpoints_of_one_origin_are_one_model_whatever_the_engine() -> None:
+    if importlib.util.find_spec("llama_cpp") is None:
+        pytest.skip("llama-cpp-python is not installed")
+    plain = describe("llamacpp", "smollm2-135m")
+    embedded = describe("llamacpp", "smollm2-135m", origin="smollm2")
+    served = describe("llama-server", "smollm2-135m", origin="smollm2")
+    other = describe("llamacpp", "smollm2-135m", origin="of others")
+    assert embedded.digest == served.digest
+    assert len({plain.digest, embedded.digest, other.digest}) == 3
