@@ -1,12 +1,19 @@
 """TLS on every link: a head and two workers with certificates, in a process that trusts their authority."""
 
+import asyncio
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import aiohttp
 import pytest
+from aiohttp import web
+
+from godwit.errors import CertificateError, LinkError
+from godwit.runtime.doors import server_tls
+from godwit.runtime.link import dial
 
 # What is trusted is read when a process starts, so this runs in one of its own.
 SCRIPT = """
@@ -65,3 +72,33 @@ def test_a_certificate_of_an_unknown_authority_is_refused(certificate: tuple[Pat
     done = run(certificate, {})
     assert done.returncode != 0
     assert "SSL_CERT_FILE" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("has_tls", "scheme", "kind", "said"),
+    [
+        (True, "https", CertificateError, "was refused: self-signed certificate.*SSL_CERT_FILE"),
+        (True, "http", LinkError, "if it has a certificate, dial it with https://"),
+        (False, "https", LinkError, "if it has no certificate, dial it with http://"),
+    ],
+)
+def test_who_dials_is_told_what_is_wrong(
+    certificate: tuple[Path, Path], has_tls: bool, scheme: str, kind: type[LinkError], said: str
+) -> None:
+    cert, key = map(str, certificate)
+
+    async def scenario() -> None:
+        runner = web.AppRunner(web.Application(), shutdown_timeout=0.1)
+        await runner.setup()
+        tls = server_tls("head", cert, key) if has_tls else None
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+            url = f"{scheme}://127.0.0.1:{runner.addresses[0][1]}/link"
+            async with aiohttp.ClientSession() as session, asyncio.timeout(20):
+                with pytest.raises(LinkError, match=said) as caught:
+                    await dial(session, url, None, 5.0)
+                assert type(caught.value) is kind
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(scenario())

@@ -71,7 +71,7 @@ Assigned = Annotated[
         "--set", metavar="KEY=VALUE", help="Any setting, as in head.patience_s=2; wins over the file."
     ),
 ]
-Host = Annotated[str | None, typer.Option(help="Address to listen on (127.0.0.1).")]
+Host = Annotated[str | None, typer.Option("--host", "--listen", help="Address to listen on (127.0.0.1).")]
 Port = Annotated[int | None, typer.Option(help="Port to listen on (8080; 0 takes any free one).")]
 Models = Annotated[
     list[str] | None,

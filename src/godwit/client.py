@@ -55,13 +55,18 @@ class _Failure(Struct, frozen=True):
 
 
 class AdminClient:
-    """An async context manager; raises LinkError where the head cannot be reached, else the head's error."""
+    """An async context manager; raises LinkError where the head cannot be reached, else the head's error.
 
-    def __init__(self, url: str, key: str | None = None) -> None:
+    `connector` opens its connections where the usual one would not do.
+    """
+
+    def __init__(
+        self, url: str, key: str | None = None, *, connector: aiohttp.BaseConnector | None = None
+    ) -> None:
         self._url = url.rstrip("/")
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
-        self._session = aiohttp.ClientSession(headers=headers, timeout=timeout)
+        self._session = aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout)
 
     async def __aenter__(self) -> "AdminClient":
         return self

@@ -95,6 +95,12 @@ class LinkError(GodwitError):
     status, code = 503, "link_lost"
 
 
+class CertificateError(LinkError):
+    """The other end's certificate is not one that this machine trusts for the address that was dialled."""
+
+    code = "certificate_refused"
+
+
 class ProtocolError(GodwitError):
     """A peer sent something that is not in the protocol."""
 

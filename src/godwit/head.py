@@ -152,6 +152,7 @@ def _control(
     metrics.watch(
         num_queued=lambda: control.requests.num_queued,
         num_running=lambda: len(control.requests) - control.requests.num_queued,
+        num_stale_tokens=lambda: control.requests.num_stale_tokens,
         bias_s={phase: partial(control.costs.bias_s, phase) for phase in PHASES},
     )
     return control

@@ -278,7 +278,12 @@ def test_metrics() -> None:
         async with served() as at:
             await post(at, {**CHAT, "stream": True})
             await post(at, {**CHAT, "foo": 1})
-            at.metrics.watch(num_queued=lambda: 3, num_running=lambda: 4, bias_s={"ready": lambda: -0.5})
+            at.metrics.watch(
+                num_queued=lambda: 3,
+                num_running=lambda: 4,
+                num_stale_tokens=lambda: 5,
+                bias_s={"ready": lambda: -0.5},
+            )
             at.metrics.prediction_error("kv", "transfer", 0.02)
             at.metrics.prediction_error("kv", "ready", 0.3)
             at.metrics.migration("recompute", "done")
@@ -293,6 +298,7 @@ def test_metrics() -> None:
                 "godwit_itl_seconds_count 2.0",
                 "godwit_requests_queued 3.0",
                 "godwit_requests_running 4.0",
+                "godwit_stale_tokens_total 5.0",
                 'godwit_migrations_total{method="recompute",outcome="done"} 1.0',
                 "godwit_failovers_total 1.0",
                 "godwit_migration_pause_seconds_count 1.0",

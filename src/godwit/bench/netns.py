@@ -67,7 +67,7 @@ def why_no_namespaces() -> str | None:
     if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
         return f"not installed: {', '.join(missing)}"
     try:
-        _run("unshare", "--net", "sh", "-c", _PROBE)
+        run_tool("unshare", "--net", "sh", "-c", _PROBE)
     except NetnsError as error:
         return error.message
     return None
@@ -91,7 +91,7 @@ class VethLinks:
         _enter_own_namespace()
         try:
             for name in self._workers:
-                self._holders[name] = _start_holder()
+                self._holders[name] = start_holder()
             self._join()
         except BaseException:
             self._stop()
@@ -116,7 +116,7 @@ class VethLinks:
     def sites(self) -> Mapping[str, Site]:
         """Where each worker runs: in its namespace, and reached by the other one over the shaped link."""
         return {
-            name: Site({"peer_host": _peer_host(number)}, _prefix(holder.pid))
+            name: Site({"peer_host": _peer_host(number)}, inside(holder.pid))
             for number, (name, holder) in enumerate(self._holders.items(), 1)
         }
 
@@ -124,11 +124,11 @@ class VethLinks:
         """Give both directions of the link between the workers this rate from now on; None: all it can do."""
         self._mbit = mbit
         for holder in self._holders.values():
-            tc = (*_prefix(holder.pid), "tc", "qdisc")
+            tc = (*inside(holder.pid), "tc", "qdisc")
             # A qdisc that is not there cannot be deleted, so there is one to delete.
-            _run(*tc, "replace", "dev", "peer", "root", *_tbf(mbit or 1.0))
+            run_tool(*tc, "replace", "dev", "peer", "root", *_tbf(mbit or 1.0))
             if mbit is None:
-                _run(*tc, "del", "dev", "peer", "root")
+                run_tool(*tc, "del", "dev", "peer", "root")
 
     async def transfer_mbit(self) -> float | None:
         """What a plain TCP transfer of about a second gets over the link, headers not counted."""
@@ -136,7 +136,7 @@ class VethLinks:
         num_bytes = int((self._mbit or _UNSHAPED_MBIT) * 125_000)
         code = (sys.executable, "-c")
         receiver = await asyncio.create_subprocess_exec(
-            *(*_prefix(second.pid), *code, _RECEIVE, _peer_host(2)), stdin=DEVNULL, stdout=PIPE
+            *(*inside(second.pid), *code, _RECEIVE, _peer_host(2)), stdin=DEVNULL, stdout=PIPE
         )
         sender = None
         try:
@@ -145,7 +145,7 @@ class VethLinks:
                     raise ValueError("the receiver's stdout is a pipe")
                 port = (await receiver.stdout.readline()).decode().strip()
                 sender = await asyncio.create_subprocess_exec(
-                    *(*_prefix(first.pid), *code, _SEND, _peer_host(2), port, str(num_bytes)), stdin=DEVNULL
+                    *(*inside(first.pid), *code, _SEND, _peer_host(2), port, str(num_bytes)), stdin=DEVNULL
                 )
                 await sender.wait()
                 rate = float(await receiver.stdout.read())
@@ -163,17 +163,17 @@ class VethLinks:
         """Join the workers by one link and each of them to this process by another, all with addresses."""
         pids = [str(holder.pid) for holder in self._holders.values()]
         first, second = pids
-        _run(*_words("ip link add peer netns", first, "type veth peer name peer netns", second))
+        run_tool(*words("ip link add peer netns", first, "type veth peer name peer netns", second))
         for number, pid in enumerate(pids, 1):
             here, host = f"ctl{number}", f"10.201.0.{number + 1}"
-            inside = _prefix(int(pid))
-            _run(*_words("ip link add", here, "type veth peer name ctl netns", pid))
-            _run(*_words("ip addr add", HEAD_HOST, "peer", host, "dev", here))
-            _run(*_words("ip link set", here, "up"))
-            _run(*inside, *_words("ip addr add", host, "peer", HEAD_HOST, "dev ctl"))
-            _run(*inside, *_words("ip addr add", f"{_peer_host(number)}/30", "dev peer"))
+            there = inside(int(pid))
+            run_tool(*words("ip link add", here, "type veth peer name ctl netns", pid))
+            run_tool(*words("ip addr add", HEAD_HOST, "peer", host, "dev", here))
+            run_tool(*words("ip link set", here, "up"))
+            run_tool(*there, *words("ip addr add", host, "peer", HEAD_HOST, "dev ctl"))
+            run_tool(*there, *words("ip addr add", f"{_peer_host(number)}/30", "dev peer"))
             for device in ("lo", "ctl", "peer"):
-                _run(*inside, *_words("ip link set", device, "up"))
+                run_tool(*there, *words("ip link set", device, "up"))
 
     def _stop(self) -> None:
         for holder in self._holders.values():
@@ -188,10 +188,10 @@ def _enter_own_namespace() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET) != 0:
         raise NetnsError(f"no namespace of one's own: {os.strerror(ctypes.get_errno())}")
-    _run(*_words("ip link set lo up"))
+    run_tool(*words("ip link set lo up"))
 
 
-def _start_holder() -> "subprocess.Popen[bytes]":
+def start_holder() -> "subprocess.Popen[bytes]":
     """A process in a new namespace that ends when its stdin closes; returns once it is there."""
     holder = subprocess.Popen(
         ("unshare", "--net", "cat"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
@@ -218,7 +218,8 @@ def _peer_host(number: int) -> str:
     return f"10.201.1.{number}"
 
 
-def _prefix(pid: int) -> tuple[str, ...]:
+def inside(pid: int) -> tuple[str, ...]:
+    """What stands before a command that is to run in the network namespace of a process."""
     return ("nsenter", f"--net=/proc/{pid}/ns/net")
 
 
@@ -228,11 +229,13 @@ def _tbf(mbit: float) -> tuple[str, ...]:
     return ("tbf", "rate", f"{bytes_per_s * 8:.0f}bit", "burst", str(bucket), "limit", str(_QUEUE_BYTES))
 
 
-def _words(*parts: str) -> list[str]:
+def words(*parts: str) -> list[str]:
+    """A command's words, from texts of one or more."""
     return " ".join(parts).split()
 
 
-def _run(*command: str) -> None:
+def run_tool(*command: str) -> None:
+    """Run a command to its end; NetnsError, with what it said, where it fails or takes too long."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -77,6 +77,8 @@ class HeadRequests:
         self._now = now
         self._entries: dict[RequestId, Entry] = {}
         self._dirty: list[Entry] = []
+        self.num_stale_tokens = 0
+        """Tokens that were refused since the epoch of their sender was over."""
         self._moves = HeadMoves(
             send,
             observer,
@@ -274,7 +276,9 @@ class HeadRequests:
                 self._moves.feed(entry, DestinationFailed("tokens were lost"))
             else:
                 self._moves.source_lost(entry, worker, "tokens were lost")
-        elif event.first_index + len(event.ids) > len(entry.journal.output_ids):
+            return
+        self.num_stale_tokens += len(event.ids)
+        if event.first_index + len(event.ids) > len(entry.journal.output_ids):
             self._send(worker, Stop(event.request, event.epoch))
 
     def _accepted(self, worker: WorkerId, message: Accepted) -> None:

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 TTFT_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -107,6 +107,7 @@ class RouterMetrics(Collector):
             registry=registry,
         )
         self._make_startup_metrics(registry)
+        self._num_stale_tokens: Callable[[], float] = lambda: 0.0
         self._queued = Gauge("godwit_requests_queued", "Requests without a server yet.", registry=registry)
         self._running = Gauge("godwit_requests_running", "Requests on a server.", registry=registry)
         registry.register(self)
@@ -148,9 +149,11 @@ class RouterMetrics(Collector):
         *,
         num_queued: Callable[[], float],
         num_running: Callable[[], float],
+        num_stale_tokens: Callable[[], float],
         bias_s: Mapping[str, Callable[[], float]] | None = None,
     ) -> None:
-        """Read the gauges from these at every scrape; `bias_s` by phase of a move."""
+        """Read these at every scrape; `bias_s` by phase of a move."""
+        self._num_stale_tokens = num_stale_tokens
         self._queued.set_function(num_queued)
         self._running.set_function(num_running)
         for phase, read in (bias_s or {}).items():
@@ -214,8 +217,13 @@ class RouterMetrics(Collector):
         """A request was moved since its server was likely to leave."""
         self._early_moves.inc()
 
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        """The histograms that are kept in plain lists."""
+    def collect(self) -> Iterator[HistogramMetricFamily | CounterMetricFamily]:
+        """What is counted elsewhere or in plain lists."""
+        yield CounterMetricFamily(
+            "godwit_stale_tokens",
+            "Tokens that were refused since their server no longer owned the request.",
+            value=self._num_stale_tokens(),
+        )
         yield self.ttft.family("godwit_ttft_seconds", "Arrival of a request to its first token.")
         yield self.itl.family("godwit_itl_seconds", "Gap between two deliveries of tokens of one request.")
         yield self.startup.family(

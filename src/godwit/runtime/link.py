@@ -7,7 +7,7 @@ from collections.abc import Callable
 import aiohttp
 from aiohttp import web
 
-from godwit.errors import LinkError, ProtocolError, UnauthorizedError
+from godwit.errors import CertificateError, LinkError, ProtocolError, UnauthorizedError
 from godwit.runtime.doors import is_from_web_page, shows_key
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -193,7 +193,11 @@ async def dial(
     dead_after_s: float,
     emulated_bytes_per_s: float | None = None,
 ) -> Link:
-    """The client's end of a link; LinkError where nobody answers, UnauthorizedError for a wrong token."""
+    """The client's end of a link.
+
+    LinkError where nobody answers, CertificateError for a certificate that is not trusted, UnauthorizedError
+    for a wrong token.
+    """
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
         async with asyncio.timeout(HANDSHAKE_S):
@@ -210,6 +214,25 @@ async def dial(
                 "the join token was refused: set security.join_token (GODWIT_JOIN_TOKEN) as the head has it"
             ) from error
         raise LinkError(f"{url} answered {error.status}: is it a Godwit head?") from error
+    except aiohttp.ClientConnectorCertificateError as error:
+        raise CertificateError(_why_untrusted(url, error)) from error
     except (TimeoutError, OSError, aiohttp.ClientError) as error:
-        raise LinkError(f"cannot reach {url}: {str(error) or type(error).__name__}") from error
+        raise LinkError(_why_unreachable(url, error)) from error
     return Link(socket, emulated_bytes_per_s)
+
+
+def _why_untrusted(url: str, error: aiohttp.ClientConnectorCertificateError) -> str:
+    why = getattr(error.certificate_error, "verify_message", None) or error.certificate_error
+    return (
+        f"the certificate of {url} was refused: {why}. It must name the address that is dialled and be of an "
+        "authority that this machine trusts; of one of your own, name the PEM file in SSL_CERT_FILE"
+    )
+
+
+def _why_unreachable(url: str, error: Exception) -> str:
+    why = f"cannot reach {url}: {str(error) or type(error).__name__}"
+    if isinstance(error, aiohttp.ClientSSLError):
+        return f"{why}; if it has no certificate, dial it with http://"
+    if isinstance(error, aiohttp.ServerDisconnectedError) and url.startswith("http://"):
+        return f"{why}; if it has a certificate, dial it with https://"
+    return why

@@ -10,7 +10,7 @@ import structlog
 from aiohttp import web
 
 from godwit.config import Settings, check_listen
-from godwit.errors import GodwitError, LinkError, ProtocolError
+from godwit.errors import CertificateError, GodwitError, LinkError, ProtocolError
 from godwit.ports import Engine, EngineEvent, Failed
 from godwit.protocol.message import Message
 from godwit.protocol.messages import (
@@ -67,7 +67,8 @@ async def run_worker(settings: Settings, join_url: str, name: str) -> None:
     """Serve until the head tells the worker to leave, or until cancelled.
 
     ConfigError or ModelLoadError where the models cannot be described, UnauthorizedError where the head
-    refuses the join token; a head that cannot be reached is dialled again for ever.
+    refuses the join token, CertificateError where the worker refuses the head's certificate at its first
+    link; a head that cannot be reached is dialled again for ever.
     """
     check_listen("worker.peer_host", settings.worker.peer_host, settings.security, serves_clients=False)
     store = open_store(settings.worker, name)
@@ -166,17 +167,20 @@ class Worker:
 
     async def serve(self, url: str) -> None:
         """Stay linked to the head until told to leave."""
-        retry_s = FIRST_RETRY_S
+        retry_s, has_been_linked = FIRST_RETRY_S, False
         async with aiohttp.ClientSession() as session:
             while not self._is_leaving:
                 if not self._is_stalled():
                     try:
                         started_s = time.monotonic()
                         await self._serve_once(session, url)
+                        has_been_linked = True
                         if time.monotonic() - started_s > LAST_RETRY_S:
                             # One that ended at once was refused: another worker has this name, say.
                             retry_s = FIRST_RETRY_S
                     except (LinkError, ProtocolError) as error:
+                        if isinstance(error, CertificateError) and not has_been_linked:
+                            raise  # A setting is wrong. Later it may be a certificate that is being renewed.
                         _log.warning("no link to the head", reason=error.message, retry_s=retry_s)
                 if not self._is_leaving:
                     await asyncio.sleep(retry_s)

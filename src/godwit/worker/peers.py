@@ -8,7 +8,14 @@ import structlog
 from aiohttp import web
 
 from godwit.config import is_loopback
-from godwit.errors import GodwitError, InvariantBrokenError, LinkError, ProtocolError, UnauthorizedError
+from godwit.errors import (
+    CertificateError,
+    GodwitError,
+    InvariantBrokenError,
+    LinkError,
+    ProtocolError,
+    UnauthorizedError,
+)
 from godwit.protocol.messages import KvPart, PeerHello, PeerMessage, Relayed
 from godwit.protocol.wire import decode_from_peer, encode
 from godwit.runtime.link import Link, accept, dial
@@ -150,7 +157,9 @@ class Peers:
             # Each life of a peer has an address of its own: those that are over must not pile up.
             self._unreachable_until_s = {u: t for u, t in self._unreachable_until_s.items() if t > now}
             self._unreachable_until_s[url] = now + RETRY_DIAL_S
-            _log.info("peer cannot be dialled, relaying through the head", peer=peer, reason=error.message)
+            # A peer may be out of reach by design; one that is not trusted is a fault to be mended.
+            log = _log.warning if isinstance(error, CertificateError | UnauthorizedError) else _log.info
+            log("peer cannot be dialled, relaying through the head", peer=peer, reason=error.message)
             for message in self._waiting.pop(peer):
                 self._send_by_head(peer, message)
             return
