@@ -12,7 +12,7 @@ from godwit.engines.fake import FakeOptions, FakeRunner, fake_info
 from godwit.engines.runner import Runner
 from godwit.errors import ConfigError
 from godwit.ports import Engine
-from godwit.types import ModelInfo, ModelName
+from godwit.types import CARRIES_ALL, Carries, ModelInfo, ModelName, both, declaring
 
 DEFAULT_PREFILL_CHUNK = 64
 
@@ -33,11 +33,15 @@ class EngineSpec(NamedTuple):
 
 
 class EngineKind(NamedTuple):
-    """How one kind of engine finds a model's file, loads it, and describes it without loading it."""
+    """How one kind of engine finds a model's file, loads it, and describes it without loading it.
+
+    `carries` is what it carries across a move at best; a description may have less.
+    """
 
     locate: Callable[[str, Path | None], Path | None]
     load: Callable[[EngineSpec], Runner]
     describe: Callable[[EngineSpec], ModelInfo]
+    carries: Carries = CARRIES_ALL
 
 
 def create_engine(
@@ -65,7 +69,9 @@ def describe(
     options: Options | None = None,
 ) -> ModelInfo:
     """What a worker can announce of a model before loading it: `is_loaded` is False, the rest is final."""
-    return _kind(kind).describe(_spec(name, path, slots, context_tokens, 1, DEFAULT_PREFILL_CHUNK, options))
+    engine = _kind(kind)
+    info = engine.describe(_spec(name, path, slots, context_tokens, 1, DEFAULT_PREFILL_CHUNK, options))
+    return declaring(info, both(engine.carries, info.carries))
 
 
 def checkpoint_path(kind: str, name: str, path: str | Path | None) -> Path | None:
