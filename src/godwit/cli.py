@@ -247,6 +247,9 @@ def migrate(
     method: Annotated[
         Method | None, typer.Option(help="What travels; without it as configured in moves.method.")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where the engine there cannot continue it exactly.")
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
@@ -255,7 +258,7 @@ def migrate(
     async def ask() -> bytes:
         async with AdminClient(url, cli_settings.admin_key()) as client:
             with Console(stderr=True).status(f"moving {escape(request)}"):
-                return await client.migrate(request, to, method=method)
+                return await client.migrate(request, to, method=method, force=force)
 
     answer = uvloop.run(ask())
     move = move_record(answer)

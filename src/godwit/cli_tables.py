@@ -100,6 +100,8 @@ def describe_move(move: MoveRecord) -> str:
     details += [f"{len(move.rounds)} rounds of {_rounds(move)} tokens"] if move.rounds else []
     if move.pause_s is not None:
         details.append(f"pause {_ms(move.pause_s)}")
+    if move.broken:
+        details.append(f"approximate from there on: {', '.join(move.broken)} not kept")
     return f"{move.request} moved from {move.source} to {move.destination}: {', '.join(details) or 'done'}"
 
 

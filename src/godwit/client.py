@@ -144,14 +144,15 @@ class AdminClient:
         *,
         live: bool = True,
         method: str | None = None,
+        force: bool = False,
         timeout_s: float = 600.0,
     ) -> bytes:
         """Move a request to a worker (None: the head chooses) and wait: a MoveRecord in JSON.
 
         With `live` False the source stops before anything travels. `method` is auto, tokens, kv or split;
-        None is the configured one.
+        None is the configured one. `force`: also where it could go on only approximately.
         """
-        order = {"request": request, "to": to, "live": live, "method": method}
+        order = {"request": request, "to": to, "live": live, "method": method, "force": force}
         return await self._ask("POST", "/admin/migrate", order, timeout_s)
 
     async def drain(self, worker: str, deadline_s: float | None) -> None:

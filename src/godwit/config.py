@@ -248,8 +248,8 @@ def check_settings(settings: Settings) -> Settings:
         has_file = model.path is not None or model.url is not None
         if not has_file and model.engine != "fake" and model.name not in BUILT_IN_MODELS:
             raise ConfigError(
-                f"models.path: missing for {model.name!r}; give the GGUF file's path (vllm: the folder's), or "
-                f"use a built-in model: {', '.join(BUILT_IN_MODELS)}"
+                f"models.path: missing for {model.name!r}; give the GGUF file's path (vllm: the folder's), "
+                f"or use a built-in model: {', '.join(BUILT_IN_MODELS)}"
             )
     return settings
 

@@ -195,6 +195,7 @@ def count_move(metrics: RouterMetrics, record: MoveRecord) -> None:
         if (seen := observation(record)) is not None:
             for phase, predicted_s, actual_s in seen.errors():
                 metrics.prediction_error(record.method, phase, abs(actual_s - predicted_s))
+    metrics.approximate(record.broken)
     if record.pause_s is not None:
         metrics.pause(record.pause_s)
 

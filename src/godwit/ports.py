@@ -13,6 +13,7 @@ from godwit.types import (
     KvRange,
     ModelInfo,
     ModelName,
+    Promise,
     RequestId,
     Round,
     Sampling,
@@ -260,7 +261,8 @@ class Sink(Protocol):
     """Where one request's output goes; the table calls it from the event loop and never waits for it.
 
     Order: `accepted` once, any number of `tokens` with `flush` after one or several of them, then exactly
-    one of `finished` and `failed` (which may also come first). Moves and failovers are invisible here.
+    one of `finished` and `failed` (which may also come first). Moves and failovers are invisible here, but
+    for `approximate`, which may come any number of times after `accepted`.
     """
 
     def accepted(self, prompt_ids: Sequence[TokenId]) -> None:
@@ -275,6 +277,10 @@ class Sink(Protocol):
         alternatives: Sequence[tuple[Alternative, ...]],
     ) -> None:
         """Outputs `first_index` and on, each index exactly once and in order; buffer them until `flush`."""
+        ...
+
+    def approximate(self, broken: Sequence[Promise]) -> None:
+        """The tokens that follow are of an engine that could not continue the request exactly."""
         ...
 
     def flush(self) -> None:

@@ -1,9 +1,11 @@
 """Frozen value types and ids that every layer shares; see docs/glossary.md for the words."""
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Annotated, NewType
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
 RequestId = NewType("RequestId", str)
 WorkerId = NewType("WorkerId", str)
@@ -174,12 +176,81 @@ class LoadRecord(Struct, frozen=True, array_like=True, gc=False):
     seconds: float
 
 
+class Promise(StrEnum):
+    """What a continued request might not keep of the one that would not have moved."""
+
+    SEED = "seed"
+    PENALTIES = "penalties"
+    GRAMMAR = "grammar"
+
+
+class Carries(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What an engine carries across a move: what it takes up exactly where another one, or itself, was.
+
+    All engines carry the prompt, the output so far, and what follows from these alone. `seed`: the draw for
+    output k is Godwit's function of (seed, k), whoever drew the ones before. `penalties`: it is told where
+    the prompt ended, so that the output so far counts as output. `grammar`: it follows a grammar or schema
+    from where the output stands. `kv`: it gives and takes the KV of ranges.
+    """
+
+    seed: bool = True
+    penalties: bool = True
+    grammar: bool = True
+    kv: bool = True
+
+
+CARRIES_ALL = Carries()
+
+MUST_KEEP = frozenset((Promise.GRAMMAR,))
+"""Kept, or there is no continuation: what breaks its grammar is not near the right output, it is wrong."""
+
+
+def promises(sampling: Sampling, *, has_seed: bool = True) -> tuple[Promise, ...]:
+    """What a continuation of such a request must carry to end as if it had not moved.
+
+    Without `has_seed` the client named none: the seed is Godwit's own, and any other draws are as good.
+    """
+    made = {
+        Promise.SEED: has_seed and sampling.temperature > 0,
+        # The repetition penalty counts prompt and output alike, so it does not matter where the prompt ended.
+        Promise.PENALTIES: bool(sampling.presence_penalty or sampling.frequency_penalty),
+        Promise.GRAMMAR: sampling.grammar is not None or sampling.json_schema is not None,
+    }
+    return tuple(promise for promise, is_made in made.items() if is_made)
+
+
+def broken_promises(made: Collection[Promise], source: Carries, destination: Carries) -> tuple[Promise, ...]:
+    """Which of these promises break when output that `source` has begun goes on at `destination`.
+
+    A seed must be carried at both ends: where only one draws by Godwit's function, the draws do not go on.
+    """
+    if not made:
+        return ()
+    kept = {
+        Promise.SEED: source.seed and destination.seed,
+        Promise.PENALTIES: destination.penalties,
+        Promise.GRAMMAR: destination.grammar,
+    }
+    return tuple(promise for promise in made if not kept[promise])
+
+
+def both(one: Carries, other: Carries) -> Carries:
+    """What the two have in common."""
+    return Carries(
+        one.seed and other.seed,
+        one.penalties and other.penalties,
+        one.grammar and other.grammar,
+        one.kv and other.kv,
+    )
+
+
 class ModelInfo(Struct, frozen=True, gc=False):
     """A model as one worker can serve it.
 
     `digest` identifies the checkpoint's content; `context_tokens` is the limit of prompt plus output for one
     request; `device_bytes` is weights plus KV of all slots; `is_loaded` tells whether an instance is up.
     `tier` is the nearest one below the device that has the checkpoint, whose file has `checkpoint_bytes`.
+    `declared` is what its engine carries; unset, and not sent, where that is everything.
     """
 
     name: ModelName
@@ -190,6 +261,17 @@ class ModelInfo(Struct, frozen=True, gc=False):
     has_chat_template: bool
     checkpoint_bytes: int = 0
     tier: Tier = Tier.SSD
+    declared: Carries | UnsetType = UNSET
+
+    @property
+    def carries(self) -> Carries:
+        """What its engine keeps of a request that another one began."""
+        return CARRIES_ALL if self.declared is UNSET else self.declared
+
+
+def declaring(info: ModelInfo, carries: Carries) -> ModelInfo:
+    """The same model, served by an engine that carries so much."""
+    return replace(info, declared=UNSET if carries == CARRIES_ALL else carries)
 
 
 class MoveLimits(Struct, frozen=True):

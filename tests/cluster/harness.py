@@ -177,10 +177,12 @@ class Cluster(LocalCluster):
         return status
 
     async def move(
-        self, request: str, to: str, *, live: bool = True, method: str | None = None
+        self, request: str, to: str, *, live: bool = True, method: str | None = None, force: bool = False
     ) -> MoveRecord:
         """Move a request and wait for the record of it."""
-        answer = await self.admin.migrate(request, to, live=live, method=method, timeout_s=DEADLINE_S)
+        answer = await self.admin.migrate(
+            request, to, live=live, method=method, force=force, timeout_s=DEADLINE_S
+        )
         return msgspec.json.decode(answer, type=MoveRecord)
 
     def begin_move(

@@ -30,6 +30,7 @@ class Answer:
     usage: dict[str, int] | None = None
     error: str | None = None
     is_done: bool = False
+    godwit: dict[str, Any] | None = None
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Add one event of a stream, or a whole answer."""
@@ -37,6 +38,7 @@ class Answer:
             self.error = event["error"]["message"]
             return
         self.usage = event.get("usage") or self.usage
+        self.godwit = event.get("godwit") or self.godwit
         for part in event["choices"]:
             choice = self.choices.setdefault(part["index"], Choice())
             message = part.get("delta") or part.get("message")

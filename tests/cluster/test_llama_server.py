@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -21,13 +22,15 @@ EMBEDDED = ModelSettings(name="smollm2-135m")
 SERVED = replace(EMBEDDED, engine="llama-server")
 ROOM = WorkerSettings(slots=1, context_tokens=1024)
 QUESTION = "Describe the bird called godwit: its colour, its flight and its food."
-BODY = {
+BODY: dict[str, Any] = {
     "model": "smollm2-135m",
     "messages": [{"role": "user", "content": QUESTION}],
     "max_tokens": 60,
     "temperature": 0,
     "ignore_eos": True,
 }
+
+SEEDED = {**BODY, "temperature": 0.8, "top_p": 0.95, "seed": 11, "presence_penalty": 0.3}
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +41,9 @@ async def cluster(anyio_backend: object) -> AsyncIterator[Cluster]:  # noqa: ARG
         yield cluster
 
 
-async def started_on(cluster: Cluster, worker: str) -> tuple[Stream, str]:
+async def started_on(cluster: Cluster, worker: str, body: dict[str, Any] = BODY) -> tuple[Stream, str]:
     """An answer that has begun at this worker, and its request: of two the one that began there."""
-    both = [await cluster.started(BODY) for _ in range(2)]
+    both = [await cluster.started(body) for _ in range(2)]
     wanted = next(one for one in (await cluster.state()).requests if one.worker == worker)
     for stream in both:
         if stream.request != wanted.id:
@@ -49,17 +52,18 @@ async def started_on(cluster: Cluster, worker: str) -> tuple[Stream, str]:
     return next(stream for stream in both if stream.request == wanted.id), wanted.id
 
 
+@pytest.mark.parametrize("body", [BODY, SEEDED], ids=["greedy", "seeded"])
 @pytest.mark.parametrize(("source", "destination"), [("w1", "w2"), ("w2", "w1")])
 async def test_a_request_goes_on_identically_in_the_other_engine(
-    cluster: Cluster, reference: Reference, source: str, destination: str
+    cluster: Cluster, reference: Reference, source: str, destination: str, body: dict[str, Any]
 ) -> None:
-    stream, _ = await started_on(cluster, source)
+    stream, _ = await started_on(cluster, source, body)
     unmoved = await stream.end()
-    stream, request = await started_on(cluster, source)
+    stream, request = await started_on(cluster, source, body)
     record = await cluster.move(request, destination)
     assert (record.outcome, record.source, record.destination) == ("done", source, destination), record.reason
     answer = await stream.end()
-    check_equal(reference, BODY, answer, unmoved)
+    check_equal(reference, body, answer, unmoved)
     assert 0 < (record.num_output or 0) < len(answer.only.ids)
 
 

@@ -21,9 +21,14 @@ def make(options: FakeOptions | None = None) -> FakeRunner:
 
 
 def continuation(
-    ids: list[TokenId], sampling: Sampling = GREEDY, *, num_prompt: int | None = None, length: int = 12
+    ids: list[TokenId],
+    sampling: Sampling = GREEDY,
+    *,
+    num_prompt: int | None = None,
+    length: int = 12,
+    options: FakeOptions | None = None,
 ) -> list[TokenId]:
-    runner = make()
+    runner = make(options)
     cut = num_prompt or len(ids)
     runner.open(0, SequenceSpec(tuple(ids[:cut]), tuple(ids[cut:]), sampling))
     known, drawn = list(ids), []

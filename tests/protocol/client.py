@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from godwit.errors import GodwitError
-from godwit.types import Alternative, RequestId, TokenId
+from godwit.types import Alternative, Promise, RequestId, TokenId
 from tests.protocol.engine import piece
 
 
@@ -22,6 +22,8 @@ class Client:
     outcome: str | None = None
     error: GodwitError | None = None
     on_end: Callable[[], None] = lambda: None
+    may_be_approximate: bool = False
+    broken: list[tuple[Promise, ...]] = field(default_factory=list)
 
     def accepted(self, prompt_ids: Sequence[TokenId]) -> None:
         assert prompt_ids
@@ -41,6 +43,10 @@ class Client:
         self.ids.extend(ids)
         assert self.ids == self.expected_ids[: len(self.ids)], f"{self.request} went another way"
         self.tell(f"tokens {first_index}..{len(self.ids) - 1}")
+
+    def approximate(self, broken: Sequence[Promise]) -> None:
+        assert self.may_be_approximate, f"{self.request} was not continued exactly: {broken}"
+        self.broken.append(tuple(broken))
 
     def flush(self) -> None:
         self.num_flushed = len(self.ids)

@@ -44,6 +44,7 @@ class Started(Struct, frozen=True):
     sampling: Sampling
     sink: Sink
     expected_tokens: int | None = None
+    has_seed: bool = True
 
 
 def tokens_of(*texts: bytes) -> list[Token]:
@@ -78,11 +79,13 @@ class ScriptedGenerations:
         sampling: Sampling,
         sink: Sink,
         expected_tokens: int | None = None,
+        *,
+        has_seed: bool = True,
     ) -> None:
         """See `Generations`."""
         if self.refusal is not None and len(self.started) >= self.refuses_from:
             raise self.refusal
-        started = Started(request, model, prompt, sampling, sink, expected_tokens)
+        started = Started(request, model, prompt, sampling, sink, expected_tokens, has_seed)
         self.started.append(started)
         self._spawn(self._wake())
         if not self.is_manual:

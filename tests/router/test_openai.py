@@ -66,6 +66,7 @@ def test_what_is_left_out_or_null_has_openais_default() -> None:
     nulls = dict.fromkeys(["stop", "n", "temperature", "max_tokens", "tools", "logit_bias", "stream_options"])
     plan = chat(**nulls)
     assert plan.choices[0].sampling == Sampling(seed=RANDOM_SEED, max_tokens=2**31 - 1)
+    assert not plan.has_seed and chat(seed=0).has_seed
     assert plan.choices[0].request == "base"
     assert not plan.is_streamed
     assert completion().choices[0].sampling.max_tokens == 16

@@ -26,7 +26,7 @@ A = WorkerId("a")
 
 def entry(prompt: Prompt, expected_tokens: int | None = None) -> Entry:
     sink = Client(RequestId("r"), [], "", lambda _: None)
-    sampling = Sampling(seed=1, max_tokens=50)
+    sampling = Sampling(seed=1, max_tokens=50, temperature=0)
     return Entry(RequestId("r"), MODEL, prompt, sampling, sink, 0.0, Journal(), expected_tokens)
 
 

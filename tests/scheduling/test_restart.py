@@ -28,6 +28,7 @@ from godwit.types import (
     ModelName,
     MoveId,
     MoveLimits,
+    Promise,
     RequestId,
     Sampling,
     TextPrompt,
@@ -55,6 +56,8 @@ class Heard:
         alternatives: Sequence[tuple[Alternative, ...]],  # noqa: ARG002 -- the protocol's
     ) -> None:
         self.ids += ids
+
+    def approximate(self, broken: Sequence[Promise]) -> None: ...
 
     def flush(self) -> None: ...
 

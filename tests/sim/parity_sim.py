@@ -9,7 +9,17 @@ from godwit.sim.loop import Loop
 from godwit.sim.notes import Notes
 from godwit.sim.spec import ClusterSpec, HostSpec, ModelSpec, Policies, Rates, WorkerSpec
 from godwit.sim.world import Life, World
-from godwit.types import Alternative, ModelName, RequestId, Sampling, Tier, TokenId, TokenPrompt, WorkerId
+from godwit.types import (
+    Alternative,
+    ModelName,
+    Promise,
+    RequestId,
+    Sampling,
+    Tier,
+    TokenId,
+    TokenPrompt,
+    WorkerId,
+)
 from tests.sim.parity import (
     CHUNK_TOKENS,
     CONTEXT_TOKENS,
@@ -56,6 +66,9 @@ class Receiver:
         alternatives: Sequence[tuple[Alternative, ...]],  # noqa: ARG002 -- part of the contract
     ) -> None:
         self.times_s += [self._loop.now_s] * len(ids)
+
+    def approximate(self, broken: Sequence[Promise]) -> None:
+        raise AssertionError(f"{self.ask.label} was not continued exactly: {broken}")
 
     def flush(self) -> None:
         """Nothing is written anywhere."""

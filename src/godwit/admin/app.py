@@ -95,7 +95,7 @@ class Admin:
             if not over.done():
                 over.set_result(outcome)
 
-        self._control.ask_move(order.request, order.to, limits, done, order.method)
+        self._control.ask_move(order.request, order.to, limits, done, order.method, is_forced=order.force)
         outcome = await over
         if isinstance(outcome, GodwitError):
             raise outcome

@@ -145,13 +145,14 @@ class Explained(Struct, frozen=True):
 class MigrateOrder(Struct, frozen=True, forbid_unknown_fields=True):
     """Body of POST /admin/migrate; `live` False stops the request before anything travels.
 
-    `method` None is the configured one.
+    `method` None is the configured one. `force`: also where the request could go on only approximately.
     """
 
     request: RequestId
     to: WorkerId | None = None
     live: bool = True
     method: MoveMethod | None = None
+    force: bool = False
 
 
 class DrainOrder(Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ from godwit.engines.fake import FakeOptions, FakeRunner, fake_info
 from godwit.engines.runner import Runner
 from godwit.errors import ConfigError
 from godwit.ports import Engine
-from godwit.types import ModelInfo, ModelName
+from godwit.types import CARRIES_ALL, Carries, ModelInfo, ModelName, both, declaring
 
 if TYPE_CHECKING:
     from godwit.engines.llamacpp import LlamaOptions
@@ -37,11 +37,15 @@ class EngineSpec(NamedTuple):
 
 
 class EngineKind(NamedTuple):
-    """How one kind of engine finds a model's file, loads it, and describes it without loading it."""
+    """How one kind of engine finds a model's file, loads it, and describes it without loading it.
+
+    `carries` is what it carries across a move at best; a description may have less.
+    """
 
     locate: Callable[[str, Path | None], Path | None]
     load: Callable[[EngineSpec], Engine]
     describe: Callable[[EngineSpec], ModelInfo]
+    carries: Carries = CARRIES_ALL
 
 
 def create_engine(
@@ -71,8 +75,10 @@ def describe(
     origin: str | None = None,
 ) -> ModelInfo:
     """What a worker can announce of a model before loading it: `is_loaded` is False, the rest is final."""
+    engine = _kind(kind)
     spec = _spec(name, path, slots, context_tokens, 1, DEFAULT_PREFILL_CHUNK, options, origin)
-    return _kind(kind).describe(spec)
+    info = engine.describe(spec)
+    return declaring(info, both(engine.carries, info.carries))
 
 
 def checkpoint_path(kind: str, name: str, path: str | Path | None) -> Path | None:
@@ -243,6 +249,16 @@ def _describe_vllm(spec: EngineSpec) -> ModelInfo:
 ENGINES: dict[str, EngineKind] = {
     "fake": EngineKind(lambda _, path: path, _load_fake, _describe_fake),
     "llamacpp": EngineKind(_locate_llamacpp, _load_llamacpp, _describe_llamacpp),
-    "llama-server": EngineKind(_locate_llamacpp, _load_llama_server, _describe_llama_server),
-    "vllm": EngineKind(lambda _name, _path: None, _load_vllm, _describe_vllm),
+    "llama-server": EngineKind(
+        _locate_llamacpp,
+        _load_llama_server,
+        _describe_llama_server,
+        carries=Carries(grammar=False, kv=False),
+    ),
+    "vllm": EngineKind(
+        lambda _name, _path: None,
+        _load_vllm,
+        _describe_vllm,
+        carries=Carries(seed=False, penalties=False, grammar=False),
+    ),
 }

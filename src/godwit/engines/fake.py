@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 
@@ -18,7 +19,9 @@ from godwit.engines.runner import Span
 from godwit.errors import BadRequestError, EngineError, InvariantBrokenError, ModelLoadError
 from godwit.ports import SequenceSpec
 from godwit.types import (
+    CARRIES_ALL,
     Alternative,
+    Carries,
     ChatMessage,
     KvRange,
     ModelInfo,
@@ -27,6 +30,7 @@ from godwit.types import (
     Tier,
     Token,
     TokenId,
+    declaring,
 )
 
 NUM_VOCAB = 50_000
@@ -48,7 +52,8 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     `eos_after` ends every answer at that many output tokens, `eos_probability` at random ones.
     `stall_after_steps` makes the pass after that many hang until `close`. `digest` stands for the weights,
     and loading them takes `load_s`. Ranges of KV move between fakes of the same `kv_layout`; "" has none.
-    `device_bytes` is what an instance is said to take (None: what its KV would).
+    `device_bytes` is what an instance is said to take (None: what its KV would). One that `carries` "none"
+    says so, and is no better: other draws and another prompt's end count in what it continues.
     """
 
     prefill_tokens_per_s: float = 0.0
@@ -60,6 +65,12 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     load_s: float = 0.0
     kv_layout: str = "fake"
     device_bytes: int | None = None
+    carries: Literal["all", "none"] = "all"
+
+    @property
+    def declaration(self) -> Carries:
+        """What it declares; KV it can ship either way."""
+        return CARRIES_ALL if self.carries == "all" else Carries(seed=False, penalties=False, grammar=False)
 
 
 def fake_info(
@@ -78,7 +89,7 @@ def fake_info(
     if path is not None and not path.is_file():
         raise ModelLoadError(f"there is no model file {path}")
     content = hashlib.sha256(f"fake:{name}".encode()).hexdigest() if path is None else digest(path)
-    return ModelInfo(
+    info = ModelInfo(
         name=name,
         digest=options.digest or content,
         context_tokens=context_tokens,
@@ -88,6 +99,7 @@ def fake_info(
         checkpoint_bytes=0 if path is None else path.stat().st_size,
         tier=Tier.DRAM if path is None else Tier.SSD,
     )
+    return declaring(info, options.declaration)
 
 
 @dataclass(slots=True)
@@ -152,7 +164,9 @@ class FakeRunner:
             self._closing.wait(wait_s)
 
     def open(self, slot: int, sequence: SequenceSpec) -> None:
-        self._state[slot] = _Slot(sequence.sampling, _salt(sequence), len(sequence.output_ids))
+        self._state[slot] = _Slot(
+            sequence.sampling, _salt(sequence, self._options.declaration), len(sequence.output_ids)
+        )
 
     def accept(self, slot: int, ids: Sequence[TokenId]) -> None:
         self._state[slot].num_output += len(ids)
@@ -232,12 +246,18 @@ def _mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def _salt(sequence: SequenceSpec) -> int:
-    """What beside the tokens decides a draw: the seed, and where the prompt ended."""
-    sampling = sequence.sampling
+def _salt(sequence: SequenceSpec, carries: Carries) -> int:
+    """What beside the tokens decides a draw: the seed, and where the prompt ended.
+
+    An engine that does not carry seeds has draws of its own, which begin anew with each opening; one that
+    does not carry penalties takes the output so far for prompt.
+    """
+    sampling, num_output = sequence.sampling, len(sequence.output_ids)
     salt = _mix(sampling.seed & _MASK) if sampling.temperature > 0 else 0
+    if salt and not carries.seed:
+        salt = _mix(salt + num_output)
     if sampling.presence_penalty or sampling.frequency_penalty:
-        salt ^= _mix(len(sequence.prompt_ids) + 1)
+        salt ^= _mix(len(sequence.prompt_ids) + (0 if carries.penalties else num_output) + 1)
     for token, bias in sampling.logit_bias:
         salt ^= _mix(token * 1000 + int(bias * 10) & _MASK)
     return salt

@@ -5,7 +5,6 @@ so that it costs a decode step, as in a stream. A stream would not tell the ids 
 since it sends a chunk only where the text is whole, nor could each index have a seed of its own.
 """
 
-import hashlib
 import shlex
 import sys
 from collections.abc import AsyncGenerator, Sequence
@@ -21,6 +20,7 @@ from godwit.engines.child import ServerProcess, answers, free_port
 from godwit.engines.gguf import GgufFile
 from godwit.engines.limits import check_common
 from godwit.engines.llamacpp import LlamaOptions, llama_info
+from godwit.engines.sampling import draw_seed
 from godwit.engines.server import Drawn
 from godwit.errors import BadRequestError, EngineError, ModelLoadError
 from godwit.ports import SequenceSpec
@@ -175,13 +175,12 @@ class LlamaServer:
 
 
 def _body(sampling: Sampling, index: int) -> dict[str, Any]:
-    """The request for output `index`: one draw, whose seed depends on (seed, index) alone."""
-    mixed = hashlib.blake2b(f"{sampling.seed}:{index}".encode(), digest_size=4).digest()
+    """The request for output `index`: one draw, with the seed that the embedded engine has for it."""
     return {
         "n_predict": 1,
         "cache_prompt": True,
         "return_tokens": True,
-        "seed": int.from_bytes(mixed) % (2**32 - 1),  # the largest means "random"
+        "seed": draw_seed(sampling.seed, index, stream=0),
         "samplers": _SAMPLERS,
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,

@@ -25,7 +25,17 @@ from godwit.engines.nixl import LEASE_S, NixlKv
 from godwit.engines.server import Drawn
 from godwit.errors import BadRequestError, ConfigError, EngineError, GodwitError, ModelLoadError
 from godwit.ports import SequenceSpec
-from godwit.types import Alternative, ChatMessage, ModelInfo, ModelName, Sampling, Token, TokenId
+from godwit.types import (
+    Alternative,
+    Carries,
+    ChatMessage,
+    ModelInfo,
+    ModelName,
+    Sampling,
+    Token,
+    TokenId,
+    declaring,
+)
 
 ANSWER_S = 600.0
 _QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
@@ -74,7 +84,7 @@ def vllm_info(
     if trained is not None and context_tokens > trained:
         raise ConfigError(f"context_tokens of {name} must be at most {trained}, not {context_tokens}")
     kv_bytes = slots * context_tokens * folder.kv_bytes_per_token(options.dtype)
-    return ModelInfo(
+    info = ModelInfo(
         name=name,
         digest=folder.digest() if origin is None else identity(origin, folder.pieces),
         context_tokens=context_tokens,
@@ -83,6 +93,7 @@ def vllm_info(
         has_chat_template=(options.chat_template or folder.chat_template) is not None,
         checkpoint_bytes=folder.checkpoint_bytes,
     )
+    return declaring(info, Carries(kv=options.nixl))
 
 
 class VllmServer:

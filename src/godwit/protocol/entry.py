@@ -8,28 +8,35 @@ from godwit.ports import Sink
 from godwit.protocol.coordinator import Coordinator, CoordinatorState
 from godwit.protocol.journal import Journal
 from godwit.types import (
+    CARRIES_ALL,
+    Carries,
     KvPlan,
     KvReport,
     ModelName,
     MoveId,
     Phases,
+    Promise,
     Prompt,
     RequestId,
     Round,
     Sampling,
     WorkerId,
+    broken_promises,
+    promises,
 )
 
 
 class MovePlan(Struct, frozen=True):
     """How a move is to be made: how KV is shipped, None where only tokens are.
 
-    `predicted` says how long its parts will take, None where nothing predicts it.
+    `predicted` says how long its parts will take, None where nothing predicts it. `carries` is what the
+    destination's engine declares.
     """
 
     method: str = "tokens"
     kv: KvPlan | None = None
     predicted: Phases | None = None
+    carries: Carries = CARRIES_ALL
 
 
 class MoveRecord(Struct, frozen=True):
@@ -43,7 +50,7 @@ class MoveRecord(Struct, frozen=True):
     `kv_problem` says why; with `is_live` False the source had stopped first. `context_tokens` were known when
     its destination was ready, `kv_tokens` of them (and of those drawn since) were shipped, in `kv_bytes`. The
     destination computed `computed_tokens` before it first had all KV. `predicted` and `actual` are the parts'
-    seconds.
+    seconds. Where the destination could not continue exactly, `broken` says what it did not keep.
     """
 
     move: MoveId
@@ -67,6 +74,7 @@ class MoveRecord(Struct, frozen=True):
     is_live: bool = True
     predicted: Phases | None = None
     actual: Phases | None = None
+    broken: tuple[Promise, ...] = ()
 
 
 @dataclass(slots=True)
@@ -89,6 +97,7 @@ class Moving:
     is_adopted: bool = False
     ready_s: float | None = None
     kv: KvReport | None = None
+    broken: tuple[Promise, ...] = ()
 
     @property
     def actual(self) -> Phases:
@@ -130,8 +139,10 @@ class Failover:
 class Entry:
     """One request at the head. `expected_tokens` is what its client guessed for its output, if it did.
 
-    `is_computing`: its owner was given it, and has begun, but has not drawn a token yet. `digest` is that of
-    the checkpoint which it has begun with, empty before.
+    `has_seed`: its client named the seed. `is_computing`: its owner was given it, and has begun, but has not
+    drawn a token yet. `digest` is that of the checkpoint which it has begun with, empty before. `drawn_by` is
+    what the engine carries that drew its latest output, `placed` what that of its owner does, until it has
+    drawn.
     """
 
     request: RequestId
@@ -142,6 +153,7 @@ class Entry:
     arrived_s: float
     journal: Journal
     expected_tokens: int | None = None
+    has_seed: bool = True
     moving: Moving | None = None
     failover: Failover | None = None
     last_token_s: float = 0.0
@@ -152,6 +164,22 @@ class Entry:
     is_dirty: bool = False
     is_computing: bool = False
     digest: str = ""
+    drawn_by: Carries = CARRIES_ALL
+    placed: Carries | None = None
+
+    @property
+    def promises(self) -> tuple[Promise, ...]:
+        """What its continuations must keep."""
+        return promises(self.sampling, has_seed=self.has_seed)
+
+    def drawn(self, carries: Carries, *, is_begun: bool) -> tuple[Promise, ...]:
+        """An engine that carries so much has begun to draw; what that breaks of output that there was, which
+        the sink is told. `is_begun`: there was some."""
+        broken = broken_promises(self.promises, self.drawn_by, carries) if is_begun else ()
+        self.drawn_by, self.placed = carries, None
+        if broken:
+            self.sink.approximate(broken)
+        return broken
 
     @property
     def is_orphaned(self) -> bool:

@@ -36,7 +36,19 @@ from godwit.protocol.messages import (
     Tokens,
 )
 from godwit.protocol.moves import HeadMoves, MoveReport, Observer
-from godwit.types import ModelName, MoveId, MoveLimits, Prompt, RequestId, Sampling, TokenPrompt, WorkerId
+from godwit.types import (
+    CARRIES_ALL,
+    Carries,
+    ModelName,
+    MoveId,
+    MoveLimits,
+    Promise,
+    Prompt,
+    RequestId,
+    Sampling,
+    TokenPrompt,
+    WorkerId,
+)
 
 RequestReport = Accepted | Rejected | Tokens | RequestFailed | MoveReport
 _TRY_ELSEWHERE = (NoFreeSlotError.code, ModelLoadError.code)
@@ -114,10 +126,12 @@ class HeadRequests:
         sampling: Sampling,
         sink: Sink,
         expected_tokens: int | None = None,
+        *,
+        has_seed: bool = True,
     ) -> None:
         """Queue a request; OverloadedError where the queue or the whole table is full.
 
-        `expected_tokens` is the client's guess of how long the output will be.
+        `expected_tokens` is the client's guess of how long the output will be. `has_seed`: it named the seed.
         """
         num_entries, limits = len(self._entries), self._limits
         # No more can be queued than there are, so that they are counted only where it may matter.
@@ -130,7 +144,7 @@ class HeadRequests:
         sampling = replace(sampling, max_tokens=max_output)
         journal = Journal(max_output=max_output)
         arrived_s = self._now()
-        entry = Entry(request, model, prompt, sampling, sink, arrived_s, journal, expected_tokens)
+        entry = Entry(request, model, prompt, sampling, sink, arrived_s, journal, expected_tokens, has_seed)
         self._entries[request] = entry
         self._observer.queued(request, model, frozenset(), False)
 
@@ -151,8 +165,8 @@ class HeadRequests:
 
     # --- what the scheduler decides -------------------------------------------------------------------------
 
-    def place(self, request: RequestId, worker: WorkerId) -> None:
-        """Submit a queued request to `worker`, from where its journal ends."""
+    def place(self, request: RequestId, worker: WorkerId, carries: Carries = CARRIES_ALL) -> None:
+        """Submit a queued request to `worker`, from where its journal ends; its engine `carries` so much."""
         entry = self._entries.get(request)
         if entry is None:
             return
@@ -160,7 +174,7 @@ class HeadRequests:
         if journal.owner is not None:
             raise InvariantBrokenError(f"{request} is placed on {worker}, but {journal.owner} owns it")
         epoch = journal.assign(worker)
-        entry.is_computing = False
+        entry.is_computing, entry.placed = False, carries
         entry.last_heard_s = self._now()
         prompt = entry.prompt if journal.prompt_ids is None else TokenPrompt(journal.prompt_ids)
         ids = tuple(journal.output_ids)
@@ -250,8 +264,11 @@ class HeadRequests:
                 self._moves.adopted(entry, now)
             if fresh is None:
                 continue
+            broken: tuple[Promise, ...] = ()
+            if entry.placed is not None:
+                broken = entry.drawn(entry.placed, is_begun=fresh.first_index > 0)
             if entry.failover is not None:
-                self._moves.recovered(entry, worker, fresh.first_index, now)
+                self._moves.recovered(entry, worker, fresh.first_index, now, broken)
             entry.last_token_s = entry.last_heard_s = now
             if fresh.ids:
                 if entry.is_computing:

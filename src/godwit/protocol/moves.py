@@ -32,7 +32,7 @@ from godwit.protocol.messages import (
     Refused,
     Release,
 )
-from godwit.types import ModelName, MoveId, MoveLimits, RequestId, WorkerId
+from godwit.types import ModelName, MoveId, MoveLimits, Promise, RequestId, WorkerId
 
 MoveReport = Prepared | Refused | KvTaken | MoveFailed | Migrated | InDoubt
 
@@ -152,12 +152,16 @@ class HeadMoves:
         if entry.moving is None:
             raise InvariantBrokenError(f"{entry.request} was adopted without a move")
         entry.moving.is_adopted = True
+        # Even where the head has no output yet, the source has drawn: the destination begins with that.
+        entry.moving.broken = entry.drawn(entry.moving.plan.carries, is_begun=True)
         entry.moving.pause_s = now - entry.last_token_s if entry.last_token_s else None
         entry.num_moves += 1
         self.feed(entry, Adopted())
 
-    def recovered(self, entry: Entry, worker: WorkerId, num_output: int, now: float) -> None:
-        """The first token after a failover has come, as output `num_output`."""
+    def recovered(
+        self, entry: Entry, worker: WorkerId, num_output: int, now: float, broken: tuple[Promise, ...] = ()
+    ) -> None:
+        """The first token after a failover has come, as output `num_output`; the promises that this broke."""
         if (lost := entry.failover) is None:
             return
         entry.failover = None
@@ -174,6 +178,7 @@ class HeadMoves:
             num_output,
             now - lost.last_token_s if lost.last_token_s else None,
             now - lost.started_s,
+            broken=broken,
         )
         self._observer.move_ended(record)
 
@@ -259,6 +264,7 @@ class HeadMoves:
             moving.machine.limits.live,
             moving.plan.predicted,
             moving.actual,
+            moving.broken,
         )
         self._observer.move_ended(record)
 

@@ -16,12 +16,13 @@ from godwit.router.metrics import RouterMetrics
 from godwit.router.middleware import ARRIVED_S, REQUEST_ID, add_request_id, make_middleware
 from godwit.router.openai import Plan, plan_chat, plan_completion
 from godwit.router.settings import RouterSettings
-from godwit.router.shapes import encode_json, make_shape
+from godwit.router.shapes import APPROXIMATE, encode_json, make_shape
 from godwit.router.sink import ChoiceSink
 from godwit.router.stream import EventStream
 from godwit.router.text import TextStream
 
 STREAM_HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+CONTINUATION_HEADER = "x-godwit-continuation"
 
 PlanMaker = Callable[[bytes, str, Callable[[], int], int], Plan]
 
@@ -139,7 +140,9 @@ class OpenAiApi:
             collection = Collection(plan, shape, self._generations.cancel, loop)
             try:
                 self._start(plan, collection, request[ARRIVED_S])
-                return web.Response(body=await collection.body(), content_type="application/json")
+                body = await collection.body()
+                headers = {CONTINUATION_HEADER: APPROXIMATE} if collection.broken else {}
+                return web.Response(body=body, content_type="application/json", headers=headers)
             finally:
                 collection.close()
         stream = EventStream(
@@ -179,7 +182,13 @@ class OpenAiApi:
                 arrived_s=arrived_s,
             )
             self._generations.start(
-                choice.request, plan.model, choice.prompt, choice.sampling, sink, plan.expected_tokens
+                choice.request,
+                plan.model,
+                choice.prompt,
+                choice.sampling,
+                sink,
+                plan.expected_tokens,
+                has_seed=plan.has_seed,
             )
 
     async def _send(self, request: web.Request, stream: EventStream) -> web.StreamResponse:

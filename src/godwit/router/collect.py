@@ -32,7 +32,8 @@ class Collection(Exchange):
         await self.ended()
         if self.error is not None:
             raise self.error
-        return self._shape.whole([choice for _, choice in sorted(self._choices.items())], self.usage)
+        broken = sorted({promise for promises in self.broken.values() for promise in promises})
+        return self._shape.whole([choice for _, choice in sorted(self._choices.items())], self.usage, broken)
 
     def deliver(self, index: int, text: str, tokens: Sequence[Shown]) -> None:
         """See `Exchange`."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from godwit.errors import GodwitError
 from godwit.router.openai import Plan
 from godwit.router.shapes import Shown, Usage
-from godwit.types import RequestId
+from godwit.types import Promise, RequestId
 
 
 class Exchange(ABC):
@@ -15,6 +15,7 @@ class Exchange(ABC):
 
     `accepted` is done once the first choice has a server, or raises the error that came before. `ended` is
     done once all choices are through, or nothing more can be said. `close` cancels what still runs.
+    `broken` has what those choices did not keep that went on only approximately, by index.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class Exchange(ABC):
         self._accepted: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
         self.error: GodwitError | None = None
+        self.broken: dict[int, list[Promise]] = {}
 
     async def accepted(self) -> None:
         """Wait for the first choice to have a server; raises what went wrong before."""
@@ -50,6 +52,11 @@ class Exchange(ABC):
         self._prompt_tokens[self._prompt_index[index]] = num_prompt_tokens
         if not self._accepted.done():
             self._accepted.set_result(None)
+
+    def approximate(self, index: int, broken: Sequence[Promise]) -> None:
+        """What follows of a choice is of an engine that could not keep these promises."""
+        former = self.broken.setdefault(index, [])
+        former += [promise for promise in broken if promise not in former]
 
     @abstractmethod
     def deliver(self, index: int, text: str, tokens: Sequence[Shown]) -> None:

@@ -20,10 +20,12 @@ class Generations(Protocol):
         sampling: Sampling,
         sink: Sink,
         expected_tokens: int | None = None,
+        *,
+        has_seed: bool = True,
     ) -> None:
         """Queue one request; ModelNotFoundError, OverloadedError or UnavailableError where it cannot.
 
-        `expected_tokens` is the client's guess of how long the output will be.
+        `expected_tokens` is the client's guess of how long the output will be. `has_seed`: it named the seed.
         """
         ...
 

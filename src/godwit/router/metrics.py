@@ -1,7 +1,7 @@
 """What the router counts, cheaply enough for every frame, and how Prometheus reads it."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
@@ -82,6 +82,12 @@ class RouterMetrics(Collector):
         )
         self._failovers = Counter(
             "godwit_failovers", "Requests continued elsewhere since their server was gone.", registry=registry
+        )
+        self._approximate = Counter(
+            "godwit_approximate_continuations",
+            "Moves and failovers to engines that could not continue exactly, by what was not kept.",
+            ["broken"],
+            registry=registry,
         )
         self._pause = Histogram(
             "godwit_migration_pause_seconds",
@@ -178,6 +184,11 @@ class RouterMetrics(Collector):
     def failover(self) -> None:
         """A request was continued elsewhere since its server was gone."""
         self._failovers.inc()
+
+    def approximate(self, broken: Iterable[str]) -> None:
+        """A request went on only approximately; one that broke two promises is counted under both."""
+        for promise in broken:
+            self._approximate.labels(promise).inc()
 
     def pause(self, seconds: float) -> None:
         """A request was handed over with this pause."""

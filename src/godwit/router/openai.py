@@ -42,7 +42,10 @@ class ChoicePlan(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """All that one HTTP request asks for; `expected_tokens` is a guess of how long each output will be."""
+    """All that one HTTP request asks for; `expected_tokens` is a guess of how long each output will be.
+
+    `has_seed`: the client named one.
+    """
 
     model: ModelName
     is_chat: bool
@@ -52,6 +55,7 @@ class Plan(Struct, frozen=True):
     stops: tuple[str, ...]
     choices: tuple[ChoicePlan, ...]
     expected_tokens: int | None = None
+    has_seed: bool = True
 
     @property
     def has_logprobs(self) -> bool:
@@ -233,6 +237,7 @@ def _plan(
             for index in range(num_choices)
         ),
         expected_tokens=body.expected_tokens,
+        has_seed=body.seed is not None,
     )
 
 

@@ -8,9 +8,10 @@ from msgspec import Struct
 
 from godwit.errors import GodwitError
 from godwit.router.openai import Plan
-from godwit.types import Alternative, TokenId
+from godwit.types import Alternative, Promise, TokenId
 
 LOWEST_LOGPROB = -9999.0
+APPROXIMATE = "approximate"
 
 encode_json = msgspec.json.Encoder().encode
 
@@ -42,8 +43,13 @@ class Shape(Protocol):
         """The chunk up to its text."""
         ...
 
-    def tail(self, tokens: Sequence[Shown] = (), finish_reason: str | None = None) -> bytes:
-        """The chunk after its text."""
+    def tail(
+        self,
+        tokens: Sequence[Shown] = (),
+        finish_reason: str | None = None,
+        broken: Sequence[Promise] = (),
+    ) -> bytes:
+        """The chunk after its text; the last one of a choice says what its continuations did not keep."""
         ...
 
     def opening(self, index: int) -> bytes | None:
@@ -54,8 +60,8 @@ class Shape(Protocol):
         """The last chunk of a stream that was asked for usage."""
         ...
 
-    def whole(self, choices: Sequence[dict[str, Any]], usage: Usage) -> bytes:
-        """The whole answer, not streamed."""
+    def whole(self, choices: Sequence[dict[str, Any]], usage: Usage, broken: Sequence[Promise] = ()) -> bytes:
+        """The whole answer, not streamed; `broken` is what its continuations did not keep."""
         ...
 
     def choice(self, index: int, text: str, tokens: Sequence[Shown], finish_reason: str) -> dict[str, Any]:
@@ -78,25 +84,33 @@ class _BaseShape:
         fields = encode_json({**self._common, "object": self.chunk_name})
         return b'data: %b,"choices":[{"index":%d' % (fields[:-1], index)
 
-    def tail(self, tokens: Sequence[Shown] = (), finish_reason: str | None = None) -> bytes:
+    def tail(
+        self,
+        tokens: Sequence[Shown] = (),
+        finish_reason: str | None = None,
+        broken: Sequence[Promise] = (),
+    ) -> bytes:
         logprobs = self._logprobs(tokens) if self._plan.has_logprobs and tokens else None
         parts = [b',"logprobs":', encode_json(logprobs)]
         if self._plan.has_token_ids:
             parts += [b',"token_ids":', encode_json([t.id for t in tokens])]
-        parts += [b',"finish_reason":', encode_json(finish_reason), b"}]", self._usage_suffix, b"\n\n"]
-        return b"".join(parts)
+        parts += [b',"finish_reason":', encode_json(finish_reason), b"}]"]
+        if broken:
+            parts += [b',"godwit":', encode_json(_approximate(broken))]
+        return b"".join([*parts, self._usage_suffix, b"\n\n"])
 
     def usage_chunk(self, usage: Usage) -> bytes:
         body = {**self._common, "object": self.chunk_name, "choices": [], "usage": usage}
         return b"data: %b\n\n" % encode_json(body)
 
-    def whole(self, choices: Sequence[dict[str, Any]], usage: Usage) -> bytes:
+    def whole(self, choices: Sequence[dict[str, Any]], usage: Usage, broken: Sequence[Promise] = ()) -> bytes:
         body = {
             **self._common,
             "object": self.object_name,
             "system_fingerprint": None,
             "choices": choices,
             "usage": usage,
+            **({"godwit": _approximate(broken)} if broken else {}),
         }
         return encode_json(body)
 
@@ -117,6 +131,10 @@ class _BaseShape:
         raise NotImplementedError
 
 
+def _approximate(broken: Sequence[Promise]) -> dict[str, Any]:
+    return {"continuation": APPROXIMATE, "broken": broken}
+
+
 class ChatShape(_BaseShape):
     """chat.completion and chat.completion.chunk."""
 
@@ -126,8 +144,13 @@ class ChatShape(_BaseShape):
     def head(self, index: int) -> bytes:
         return self._start(index) + b',"delta":{"content":'
 
-    def tail(self, tokens: Sequence[Shown] = (), finish_reason: str | None = None) -> bytes:
-        return b"}" + super().tail(tokens, finish_reason)
+    def tail(
+        self,
+        tokens: Sequence[Shown] = (),
+        finish_reason: str | None = None,
+        broken: Sequence[Promise] = (),
+    ) -> bytes:
+        return b"}" + super().tail(tokens, finish_reason, broken)
 
     def opening(self, index: int) -> bytes | None:
         return self._start(index) + b',"delta":{"role":"assistant","content":""' + self.tail()

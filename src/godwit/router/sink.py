@@ -8,7 +8,7 @@ from godwit.router.exchange import Exchange
 from godwit.router.metrics import Durations
 from godwit.router.shapes import Shown
 from godwit.router.text import TextStream
-from godwit.types import Alternative, TokenId
+from godwit.types import Alternative, Promise, TokenId
 
 
 class TokenLog:
@@ -119,6 +119,11 @@ class ChoiceSink:
         if self._log is not None:
             self._ids += ids
             self._alternatives += alternatives or [()] * len(ids)
+
+    def approximate(self, broken: Sequence[Promise]) -> None:
+        """See `Sink`."""
+        if not self._is_done:
+            self._exchange.approximate(self._index, broken)
 
     def flush(self) -> None:
         """See `Sink`."""

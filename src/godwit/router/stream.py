@@ -54,7 +54,8 @@ class EventStream(Exchange):
         self._write(b"%b%b%b" % (self._heads[index], encode_json(text), tail))
 
     def _say_end(self, index: int, text: str, tokens: Sequence[Shown], reason: str, *, is_last: bool) -> None:
-        events = [self._heads[index], encode_json(text), self._shape.tail(tokens, reason)]
+        broken = self.broken.get(index, ())
+        events = [self._heads[index], encode_json(text), self._shape.tail(tokens, reason, broken)]
         if is_last and self._has_usage:
             events.append(self._shape.usage_chunk(self.usage))
         if is_last:

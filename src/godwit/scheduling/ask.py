@@ -1,7 +1,9 @@
-"""What is known of a request's size."""
+"""What is known of a request: its size, and what its continuation must keep."""
 
 from msgspec import Struct
 from msgspec.structs import replace
+
+from godwit.types import CARRIES_ALL, Carries, Promise
 
 
 class Ask(Struct, frozen=True, gc=False):
@@ -9,12 +11,15 @@ class Ask(Struct, frozen=True, gc=False):
 
     `num_prompt` is an estimate until a worker has tokenized a prompt of text, None where nobody knows; the
     other two are None where the client gave none. The true length of the output is nowhere.
+    `promises` is what a continuation must keep, and `drawn_by` what the engine carries that drew the output.
     """
 
     num_prompt: int | None = None
     num_output: int = 0
     expected_tokens: int | None = None
     max_tokens: int | None = None
+    promises: tuple[Promise, ...] = ()
+    drawn_by: Carries = CARRIES_ALL
 
     @property
     def context_tokens(self) -> int:

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from godwit.config import ModelSettings
 from godwit.costs.choice import MoveCosts
 from godwit.costs.crossover import Method
-from godwit.costs.shipping import kv_plan
 from godwit.errors import ConflictError, GodwitError, ModelNotFoundError, NotFoundError, from_code
 from godwit.ports import Clock, Sink
 from godwit.protocol import messages
@@ -30,8 +29,9 @@ from godwit.scheduling import events
 from godwit.scheduling.catalog import Answers, Catalog
 from godwit.scheduling.explain import Explanation, explain
 from godwit.scheduling.joining import ask_of, join_event
-from godwit.scheduling.member import Member, with_another
+from godwit.scheduling.member import Member, carries_of, with_another
 from godwit.scheduling.observations import observation
+from godwit.scheduling.planning import move_plan
 from godwit.scheduling.recorder import Recorder
 from godwit.scheduling.scheduler import Scheduler
 from godwit.scheduling.view import ClusterView
@@ -41,7 +41,6 @@ from godwit.types import (
     ModelName,
     MoveId,
     MoveLimits,
-    Phases,
     Prompt,
     RequestId,
     Sampling,
@@ -93,9 +92,11 @@ class Control:
         sampling: Sampling,
         sink: Sink,
         expected_tokens: int | None = None,
+        *,
+        has_seed: bool = True,
     ) -> None:
         """Queue a request; OverloadedError where too many wait."""
-        self.requests.start(request, model, prompt, sampling, sink, expected_tokens)
+        self.requests.start(request, model, prompt, sampling, sink, expected_tokens, has_seed=has_seed)
         self._pump()
 
     def cancel(self, request: RequestId) -> None:
@@ -173,8 +174,13 @@ class Control:
         limits: MoveLimits | None,
         done: Callable[[Outcome], None],
         method: str | None = None,
+        *,
+        is_forced: bool = False,
     ) -> None:
-        """Move a request to `destination` (None: the quickest) by `method` (None: as configured)."""
+        """Move a request to `destination` (None: the quickest) by `method` (None: as configured).
+
+        `is_forced`: also where it could go on only approximately.
+        """
         if request in self._wishes:
             done(ConflictError(f"{request} is moving already; wait for that move to end"))
             return
@@ -182,7 +188,7 @@ class Control:
             done(self._no_worker(destination))
             return
         self._wishes[request] = Wish(limits or self.move_limits, method or self.method, done)
-        self._events.append(events.MoveRequested(request, destination, "asked for"))
+        self._events.append(events.MoveRequested(request, destination, "asked for", is_forced))
         self._pump()
 
     def ask_drain(self, worker: WorkerId, deadline_s: float | None) -> None:
@@ -341,7 +347,9 @@ class Control:
         self.recorder.decided(decision, None if entry is None else entry.model)
         match decision:
             case events.Start():
-                self.requests.place(decision.request, decision.worker)
+                if entry is not None:
+                    carries = carries_of(self.members, decision.worker, entry.model)
+                    self.requests.place(decision.request, decision.worker, carries)
             case events.Load():
                 if (member := self.members.get(decision.worker)) is not None:
                     member.loading.add(decision.model)
@@ -374,24 +382,16 @@ class Control:
             return
         wish = self._wishes.get(decision.request)
         limits = wish.limits if wish else self.move_limits
-        plan = self._plan(entry, decision.source, member, wish.method if wish else self.method)
+        plan = self._plan(entry, decision.source, decision.destination, wish.method if wish else self.method)
         url = member.hello.peer_url
         self.recorder.move_began(entry, decision.destination, decision.load_s)
         self.requests.move(decision.request, decision.destination, url, limits, plan, decision.reason)
 
-    def _plan(self, entry: Entry, source: WorkerId, destination: Member, method: str) -> MovePlan:
-        """How a request goes: KV only where the destination can be dialled, for the head carries none."""
-        num_tokens = entry.journal.num_tokens
-        can_ship = destination.hello.peer_url is not None and bool(entry.journal.output_ids)
-        to = destination.hello.worker
+    def _plan(self, entry: Entry, source: WorkerId, to: WorkerId, method: str) -> MovePlan:
         both_loaded = self._serves_others(source, entry) and self._serves_others(to, entry)
         if both_loaded:
             self._moving_loaded.add(entry.request)
-        method = method if can_ship else Method.TOKENS
-        chosen = self.costs.choose(method, entry.model, num_tokens, source, to, both_loaded=both_loaded)
-        kv = kv_plan(chosen, num_tokens)
-        predicted = Phases(chosen.shipping_s or None, chosen.computing_s or None, chosen.seconds)
-        return MovePlan(chosen.method if kv is not None else Method.TOKENS, kv, predicted)
+        return move_plan(self.costs, method, entry, self.members, source, to, both_loaded=both_loaded)
 
     def _serves_others(self, worker: WorkerId, but: Entry) -> bool:
         return any(entry.journal.owner == worker and entry is not but for entry in self.requests)

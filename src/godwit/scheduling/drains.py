@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from godwit.scheduling.choices import Choice, Step
 from godwit.scheduling.events import Interrupt, Leave
+from godwit.scheduling.keeping import avoided
 from godwit.scheduling.ledger import Ledger
 from godwit.scheduling.policies import quickest
 from godwit.scheduling.view import Times
@@ -106,11 +107,17 @@ class Drains:
     ) -> Choice | None:
         if drain.num_failed.get(request, 0) >= self._settings.max_move_tries:
             return None
-        not_to = busy | {worker} | drain.avoid.get(request, frozenset())
+        running = self._ledger.running[request]
+        not_to = frozenset((worker,)) | drain.avoid.get(request, frozenset())
         view = self._ledger.view(self._times)
-        choice = quickest(view, self._ledger.running[request].model, not_to)
-        # A model that loads for somebody else may fail to: its requests would fail to move for that.
-        return None if choice is None or choice.step is Step.WAIT_FOR_LOAD else choice
+        for avoid in avoided(view, running):
+            choice = quickest(view, running.model, not_to | busy | avoid)
+            if choice is not None:
+                # A model that loads for somebody else may fail to: its requests would fail to move for that.
+                return None if choice.step is Step.WAIT_FOR_LOAD else choice
+            if busy and quickest(view, running.model, not_to | avoid) is not None:
+                return None  # Where it can go on exactly, it will have its turn.
+        return None
 
 
 def _is_due(drain: _Drain, now: float) -> bool:

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from godwit.costs.survival import Floats
 from godwit.scheduling.choices import Choice, Step
 from godwit.scheduling.clearing import MOVE_AGAIN_S
+from godwit.scheduling.keeping import avoided
 from godwit.scheduling.ledger import Ledger
 from godwit.scheduling.prospects import Prospects, Rule, Staying, staying
 from godwit.scheduling.startup import fit
@@ -76,23 +77,27 @@ class EarlyMoves:
         if now < self._next_s:
             return
         self._next_s = now + self._settings.check_s
-        for model, running in self._movable(now).items():
-            yield from self._of_model(model, running, now)
+        for (model, avoid), running in self._movable(now).items():
+            yield from self._of_model(model, avoid, running, now)
 
-    def _movable(self, now: float) -> dict[ModelName, list[Running]]:
-        """What runs, does not move, and may still; a drain moves its worker's requests by itself."""
-        found: dict[ModelName, list[Running]] = {}
+    def _movable(self, now: float) -> dict[tuple[ModelName, frozenset[WorkerId]], list[Running]]:
+        """What runs, does not move, and may still, by model and by where it could not go on exactly; a drain
+        moves its worker's requests by itself."""
+        view = self._ledger.view(self._times)
+        found: dict[tuple[ModelName, frozenset[WorkerId]], list[Running]] = {}
         for request, one in self._ledger.running.items():
             if one.at_s is None or one.is_moving or self._ledger.workers[one.worker].is_draining:
                 continue
             if self._num_hops.get(request, 0) >= self._settings.max_hops:
                 continue
             if now >= self._not_before_s.get(request, now):
-                found.setdefault(one.model, []).append(one)
+                found.setdefault((one.model, avoided(view, one)[0]), []).append(one)
         return found
 
-    def _of_model(self, model: ModelName, running: Sequence[Running], now: float) -> Iterator[EarlyMove]:
-        places = self._places(model)
+    def _of_model(
+        self, model: ModelName, avoid: frozenset[WorkerId], running: Sequence[Running], now: float
+    ) -> Iterator[EarlyMove]:
+        places = self._places(model, avoid)
         who = staying(self._times, model, running, now)
         who = who.chosen(who.remaining >= self._settings.min_remaining)
         if not places or not who.requests:
@@ -111,12 +116,12 @@ class EarlyMoves:
         saved_s = np.where(prospects.is_safer(who), saved_s, -np.inf)
         yield from self._ordered(model, who, prospects, saved_s)
 
-    def _places(self, model: ModelName) -> dict[WorkerId, Choice]:
+    def _places(self, model: ModelName, avoid: frozenset[WorkerId]) -> dict[WorkerId, Choice]:
         """Where one more request of the model could go, and what that takes."""
         found = {}
         _, num_in = self._ledger.num_moves()
         for name in self._ledger.holders.get(model, ()):
-            choice = self._fit(name, model)
+            choice = None if name in avoid else self._fit(name, model)
             if choice is not None and num_in[name] < self._settings.max_moves_per_worker:
                 found[name] = choice
         return found

@@ -106,11 +106,15 @@ class PlacementFailed(Struct, frozen=True):
 
 
 class MoveRequested(Struct, frozen=True):
-    """Somebody wants a running request moved, to `destination` or (None) wherever the policy says."""
+    """Somebody wants a running request moved, to `destination` or (None) wherever the policy says.
+
+    `is_forced`: also where it could go on only approximately.
+    """
 
     request: RequestId
     destination: WorkerId | None
     reason: str
+    is_forced: bool = False
 
 
 class MoveEnded(Struct, frozen=True):

@@ -29,12 +29,14 @@ def join_event(member: Member, requests: Iterable[Entry]) -> WorkerJoined:
 
 
 def ask_of(entry: Entry) -> Ask:
-    """What is known of a request's size."""
+    """What is known of a request."""
     return Ask(
         _num_prompt(entry),
         len(entry.journal.output_ids),
         entry.expected_tokens,
         entry.sampling.max_tokens,
+        entry.promises,
+        entry.drawn_by,
     )
 
 

@@ -1,6 +1,6 @@
 """The scheduler: events in, decisions out. It never waits for a load or a move; it reacts to their ends."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -41,11 +41,12 @@ from godwit.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from godwit.scheduling.keeping import avoided_by_waiting
 from godwit.scheduling.ledger import Ledger
 from godwit.scheduling.policies import Policy, ending, quickest, start_of
 from godwit.scheduling.startup import describe, fit
 from godwit.scheduling.view import ClusterView, Risks, Times
-from godwit.scheduling.waiting import Waiting, WaitingLines
+from godwit.scheduling.waiting import Waiting, WaitingLines, why_not_placed
 from godwit.types import ModelName, RequestId, WorkerId
 
 MAX_STIRRED = 16
@@ -234,12 +235,17 @@ class Scheduler:
         decisions: list[Decision] = []
         for waiting in self._lines.expired(self._ledger.now):
             self._forget(waiting.request)
-            decisions.append(Reject(waiting.request, UnavailableError.code, self._why(waiting)))
+            decisions.append(Reject(waiting.request, UnavailableError.code, self._why_not(waiting)))
         if self._keep_alive_s is not None:
             for worker, model in list(idle_for(self._ledger, self._keep_alive_s)):
                 self._ledger.evict(worker, model)
                 decisions.append(Unload(worker, model, f"idle for {self._keep_alive_s:g} s"))
         return decisions
+
+    def _why_not(self, waiting: Waiting) -> str:
+        holders = self._ledger.holders.get(waiting.model, ())
+        why = why_not_placed(waiting, len(self._ledger.workers), holders, self._avoided(waiting)[-1])
+        return f"no server could take the request in time: {why}"
 
     def _stir_some(self) -> None:
         """Look again at some models that wait, each in its turn: for them a server may have changed that has
@@ -249,21 +255,6 @@ class Scheduler:
         for model in (models[first:] + models[:first])[:MAX_STIRRED]:
             self._ledger.stirred.stir(model)
         self._num_stirred += MAX_STIRRED
-
-    def _why(self, waiting: Waiting) -> str:
-        if not self._ledger.workers:
-            why = "no worker is connected; start one with `godwit worker --join URL`"
-        elif waiting.model not in self._ledger.holders:
-            why = f"no connected worker has the model {waiting.model}"
-        else:
-            is_left = any(worker not in waiting.exclude for worker in self._ledger.holders[waiting.model])
-            why = (
-                f"all slots for {waiting.model} were taken"
-                if is_left
-                else "it has failed on all that have it"
-            )
-            why = waiting.reason or why
-        return f"no server could take the request in time: {why}"
 
     # --- moves ----------------------------------------------------------------------------------------------
 
@@ -341,10 +332,10 @@ class Scheduler:
                 continue
             choice = choose(waiting)
             sent = None if choice is None else self._send(waiting, choice)
-            if sent is None:
-                stuck.append(waiting.not_on)
-            else:
+            if sent is not None:
                 decisions += sent
+            elif not any(self._avoided(waiting)):  # Else it is choosy, which says nothing of others.
+                stuck.append(waiting.not_on)
         return decisions
 
     def _choose(self, promised: Mapping[RequestId, Place], waiting: Waiting) -> Choice | None:
@@ -357,13 +348,22 @@ class Scheduler:
             if choice is not None and choice.step is Step.WAIT_FOR_LOAD:
                 return choice
         # A request that was preempted once must not drive out others in its turn: they would go on for ever.
-        choice = (quickest if waiting.was_preempted else self._policy)(view, model, waiting.not_on)
-        if choice is None and self._ledger.now - waiting.since >= self._patience_s:
-            choice = ending(view, model, waiting.not_on)
-        return choice
+        policy = quickest if waiting.was_preempted else self._policy
+        avoided = self._avoided(waiting)
+        for avoid in avoided:
+            if (choice := policy(view, model, waiting.not_on | avoid)) is not None:
+                return choice
+        if self._ledger.now - waiting.since >= self._patience_s:
+            return ending(view, model, waiting.not_on | avoided[-1])
+        return None
 
     def _free_slot(self, waiting: Waiting) -> Choice | None:
-        return self._start(self._view(waiting.ask), waiting.model, waiting.not_on)
+        """A free slot where it can go on exactly; others only once `_choose` has found nothing better."""
+        not_on = waiting.not_on | self._avoided(waiting)[0]
+        return self._start(self._view(waiting.ask), waiting.model, not_on)
+
+    def _avoided(self, waiting: Waiting) -> Sequence[frozenset[WorkerId]]:
+        return avoided_by_waiting(self._ledger.view(self._times), waiting.model, waiting.ask)
 
     def _send(self, waiting: Waiting, choice: Choice) -> list[Decision] | None:
         """Book and order what the choice says; None, and nothing booked, where its victims cannot go."""

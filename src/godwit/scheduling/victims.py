@@ -6,11 +6,12 @@ that may leave, and for each of them destinations with a price and the memory th
 the subset and the assignment with the smallest sum of prices that free enough and all fit.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from godwit.scheduling.choices import Choice, Step, Victim
+from godwit.scheduling.keeping import promised
 from godwit.scheduling.startup import (
     evictions,
     loading_s,
@@ -18,7 +19,7 @@ from godwit.scheduling.startup import (
     remaining_s,
 )
 from godwit.scheduling.view import ClusterView, ModelView, WorkerView
-from godwit.types import ModelName, WorkerId
+from godwit.types import ModelName, Promise, WorkerId, broken_promises
 
 # Steps of one search. Real workers need some tens; a worker of many instances that all want into the same
 # few destinations could need millions, and the scheduler must never hang: then the best so far is taken.
@@ -62,11 +63,11 @@ class Places:
         destination each, so if one were sent farther than to its k cheapest, then one of these would be
         untouched: it has room there alone, and the sum would not grow.
         """
-        view = self.view
+        view, promises = self.view, promised(state)
         found = []
         for name in view.holders.get(state.info.name, ()):
             if name != worker.id and name not in self._exclude:
-                place = self._place(view.workers[name], state, within_s)
+                place = self._place(view.workers[name], state, promises, within_s)
                 if place is not None:
                     found.append((place[0], name, place[1]))
         found.sort()
@@ -82,7 +83,9 @@ class Places:
                 del options[num_options:]
         return options
 
-    def _place(self, worker: WorkerView, leaving: ModelView, within_s: float) -> tuple[float, int] | None:
+    def _place(
+        self, worker: WorkerView, leaving: ModelView, promises: Collection[Promise], within_s: float
+    ) -> tuple[float, int] | None:
         """(load_s, bytes taken there) of a place for all of an instance's requests; None: it is none.
 
         A decision asks this of thousands of workers, so what most of them fail at comes first.
@@ -107,6 +110,8 @@ class Places:
         if load_s > within_s:
             return None
         if info.digest != leaving.info.digest or refusal(worker, state) is not None:
+            return None
+        if broken_promises(promises, leaving.info.carries, info.carries):
             return None
         if not info.is_loaded and not state.is_loading:
             load_s += worker.queue_s(info.tier, self.view.now)
@@ -147,7 +152,7 @@ def clear_by_killing(
     places: Places, worker: WorkerView, model: ModelName, within_s: float = float("inf")
 ) -> Choice | None:
     """Room for `model` on `worker` by preempting what is computed again soonest; None: it cannot be had."""
-    busy = candidates(places.view, worker, model)
+    busy = [one for one in candidates(places.view, worker, model) if can_be_preempted(one)]
     return _clear_on_the_spot(places.view, worker, model, busy, partial(kill, places.view, worker), within_s)
 
 
@@ -202,6 +207,11 @@ def stay_reason(view: ClusterView, state: ModelView) -> str | None:
 def candidates(view: ClusterView, worker: WorkerView, model: ModelName) -> list[ModelView]:
     """Busy instances other than the asked model's that may leave."""
     return [one for one in _busy(worker, model) if one.running and stay_reason(view, one) is None]
+
+
+def can_be_preempted(state: ModelView) -> bool:
+    """Whether the instance's requests could go on exactly, there if nowhere else."""
+    return not broken_promises(promised(state), state.info.carries, state.info.carries)
 
 
 def _busy(worker: WorkerView, model: ModelName) -> list[ModelView]:

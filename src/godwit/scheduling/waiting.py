@@ -1,7 +1,7 @@
 """Requests that wait for a slot: first come, first served per model."""
 
 from bisect import insort
-from collections.abc import Iterable, KeysView
+from collections.abc import Collection, Iterable, KeysView
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -136,3 +136,21 @@ class WaitingLines:
     def _renew(self) -> None:
         for model, line in self._lines.items():
             self._lines[model] = [self._known[one.request] for one in line]
+
+
+def why_not_placed(
+    waiting: Waiting, num_workers: int, holders: Collection[WorkerId], unfit: frozenset[WorkerId]
+) -> str:
+    """Why nobody took a request in time; `unfit` could not have gone on with it (`types.MUST_KEEP`)."""
+    if not num_workers:
+        return "no worker is connected; start one with `godwit worker --join URL`"
+    if not holders:
+        return f"no connected worker has the model {waiting.model}"
+    if waiting.reason:
+        return waiting.reason
+    left = [worker for worker in holders if worker not in waiting.exclude]
+    if not left:
+        return "it has failed on all that have it"
+    if unfit.issuperset(left):
+        return f"no server with {waiting.model} that is left can go on in the middle of a grammar"
+    return f"all slots for {waiting.model} were taken"

@@ -21,7 +21,7 @@ from godwit.sim.network import HEAD
 from godwit.sim.situation import PLACEMENT_TIMEOUT_S, Asked
 from godwit.sim.worker import SimWorker
 from godwit.sim.world import World
-from godwit.types import Alternative, RequestId, Sampling, TokenId, WorkerId
+from godwit.types import Alternative, Promise, RequestId, Sampling, TokenId, WorkerId
 
 FULL_EVERY = 4
 MAX_UNDER_WAY = 500
@@ -95,6 +95,9 @@ class CheckingClient:
         self.num_tokens = end
         if self.asked.leaves_at is not None and end > self.asked.leaves_at:
             self._leave(self.request)  # in the middle of what the head does, as a client's broken link is
+
+    def approximate(self, broken: Sequence[Promise]) -> None:
+        self._check(not broken, f"its continuation broke {', '.join(broken)}")
 
     def flush(self) -> None:
         """Nothing is written anywhere."""
