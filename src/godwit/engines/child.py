@@ -28,7 +28,7 @@ class ServerProcess:
         self._log = tempfile.TemporaryFile(prefix="godwit-server-")  # noqa: SIM115 -- closed by `stop`
         guard = Path(__file__).with_name("guard.py")
         self._process = subprocess.Popen(
-            (sys.executable, str(guard), *command),
+            (sys.executable, "-P", str(guard), *command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -40,7 +40,8 @@ def find_folder(name: str, path: Path | None, python: str) -> Path:
     script = Path(__file__).with_name("gguf_to_hf.py")
 
     def make(target: Path) -> None:
-        command = (python, str(script), str(gguf), str(target))
+        # Without -P the script would take this folder's modules for packages of the same names.
+        command = (python, "-P", str(script), str(gguf), str(target))
         done = subprocess.run(command, capture_output=True, text=True, timeout=CONVERT_S, check=False)
         if done.returncode != 0:
             raise ModelLoadError(f"{python} could not make a folder of {gguf}: {done.stderr[-500:]}")

@@ -28,7 +28,7 @@ from godwit.types import Alternative, ChatMessage, ModelName, Sampling, Token, T
 
 ANSWER_S = 600.0
 _ALIVE_S = 2.0
-_OWN_SERVER = (sys.executable, str(Path(__file__).with_name("xllamacpp_server.py")))
+_OWN_SERVER = (sys.executable, "-P", str(Path(__file__).with_name("xllamacpp_server.py")))
 # The order that OpenAI's fields mean: the temperature before what cuts the distribution.
 _SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
 
