@@ -21,10 +21,10 @@ from godwit.protocol.entry import MoveRecord
 from godwit.types import Sampling
 from godwit.worker.faults import VARIABLE
 from tests.cluster.streams import Stream
+from tests.patience import DEADLINE_S
 
 POLL_S = 0.01
 TOKENS = MoveSettings(method="tokens")
-DEADLINE_S = 60.0
 
 
 class MoveStatus(Struct, frozen=True):

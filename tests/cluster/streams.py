@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-DEADLINE_S = 60.0
+from tests.patience import DEADLINE_S
 
 
 @dataclass(slots=True)

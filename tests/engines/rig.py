@@ -6,8 +6,7 @@ from itertools import count
 
 from godwit.ports import Computed, Ended, Engine, EngineEvent, Failed, Generated, Held, SequenceSpec
 from godwit.types import RequestId, Sampling, TokenId
-
-TIMEOUT_S = 60.0
+from tests.patience import DEADLINE_S
 
 
 def _nothing() -> None:
@@ -17,9 +16,8 @@ def _nothing() -> None:
 class Rig:
     """Records every event with the step that it came in, and waits for conditions over them."""
 
-    def __init__(self, engine: Engine, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._timeout_s = timeout_s
         self._changed = threading.Condition()
         self._events: list[tuple[int, EngineEvent]] = []
         self._ids = count()
@@ -51,7 +49,7 @@ class Rig:
 
     def wait(self, is_done: Callable[[], bool]) -> None:
         with self._changed:
-            assert self._changed.wait_for(is_done, self._timeout_s), self._events[-5:]
+            assert self._changed.wait_for(is_done, DEADLINE_S), self._events[-5:]
 
     def wait_for(
         self, request: RequestId | None, kind: type[EngineEvent], *, occurrences: int = 1

@@ -18,7 +18,6 @@ from tests.engines.rig import Rig
 MODEL = ModelName("smollm2-135m")
 CONTEXT_TOKENS = 2048
 SLOTS = 2
-TIMEOUT_S = 300.0
 FLAGS = "--enforce-eager --block-size 32"
 LOOPBACK = "UCX_NET_DEVICES=lo UCX_TLS=tcp,self VLLM_HOST_IP=127.0.0.1"
 
@@ -59,7 +58,7 @@ def servers() -> Iterator[list[VllmServer]]:
 def rigs(servers: list[VllmServer]) -> Iterator[list[Rig]]:
     """An engine for each server."""
     clients = [attached(one) for one in servers]
-    rigs = [Rig(ServedEngine(one, one.kv), TIMEOUT_S) for one in clients]
+    rigs = [Rig(ServedEngine(one, one.kv)) for one in clients]
     yield rigs
     for rig in rigs:
         rig.engine.close()
