@@ -15,7 +15,8 @@ import aiohttp
 from godwit.client import AdminClient
 from godwit.config import Settings
 from godwit.processes import stop_all
-from tests.cluster.harness import DEADLINE_S, Cluster
+from tests.cluster.harness import Cluster
+from tests.patience import DEADLINE_S
 
 
 def free_port() -> int:

@@ -15,8 +15,9 @@ import aiohttp
 from godwit.client import AdminClient
 from godwit.config import Settings
 from godwit.processes import WorkerProcess, stop_all
-from tests.cluster.harness import DEADLINE_S, POLL_S, Cluster
+from tests.cluster.harness import POLL_S, Cluster
 from tests.cluster.hosts import HEAD, B, C, Hosts, script
+from tests.patience import DEADLINE_S
 
 URL = f"https://{HEAD}:8443"
 LISTENS = "The head listens on"
