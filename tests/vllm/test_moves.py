@@ -17,8 +17,8 @@ CUTS = tuple(range(3, 33, 3))
 
 
 def body(number: int) -> dict[str, Any]:
-    """A chat request, of a few hundred tokens."""
-    question = f"{WORDS * 12} Question {number}: what is said here about the bird? Answer at length."
+    """A chat request, of somewhat more than a hundred tokens."""
+    question = f"{WORDS * 6} Question {number}: what is said here about the bird? Answer at length."
     return {
         "model": MODEL,
         "messages": [{"role": "user", "content": question}],
@@ -33,10 +33,10 @@ def body(number: int) -> dict[str, Any]:
 async def test_a_moved_answer_is_the_unmoved_one(cluster: Cluster, method: str, cut: int) -> None:
     asked = body(cut if method == "kv" else 100 + cut)
     stream = await cluster.started(asked, cut)
-    (request,) = (await cluster.state()).requests
+    request = await cluster.find(stream.request)
     destination = "w2" if request.worker == "w1" else "w1"
     record = await cluster.move(request.id, destination, method=method)
-    assert (record.outcome, record.method) == ("done", method), record
+    assert (record.outcome, record.method) == ("done", method), (record.reason, record.kv_problem)
     answer = await stream.end()
     unmoved = await cluster.answer(asked)
     assert (answer.error, answer.only.ids, answer.only.text) == (None, unmoved.only.ids, unmoved.only.text)
@@ -50,7 +50,7 @@ async def test_the_stream_goes_on_when_its_server_is_killed(
     asked = body(999)
     unmoved = await cluster.answer(asked)
     stream = await cluster.started(asked, 10)
-    (request,) = (await cluster.state()).requests
+    request = await cluster.find(stream.request)
     serving = servers[0] if request.worker == "w1" else servers[1]
     assert serving.pid is not None
     os.kill(serving.pid, signal.SIGKILL)
