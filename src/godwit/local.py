@@ -28,15 +28,12 @@ class StartError(GodwitError):
 class Site(Struct, frozen=True):
     """Where a worker runs: `worker` replaces some of its settings, `prefix` stands before its command.
 
-    `environ` is added to its environment, which its servers inherit.
-
     `models` are those that it serves, None: all of the cluster's, from the same files.
     """
 
     worker: Mapping[str, Any] = {}
     prefix: tuple[str, ...] = ()
     models: tuple[ModelSettings, ...] | None = None
-    environ: Mapping[str, str] = {}
 
 
 class LocalCluster:
@@ -100,7 +97,7 @@ class LocalCluster:
             models=self.settings.models if site.models is None else site.models,
         )
         log = self.logs / f"{name}.log"
-        self.workers[name] = await start_worker(name, self.url, settings, log, site.prefix, site.environ)
+        self.workers[name] = await start_worker(name, self.url, settings, log, site.prefix)
 
     async def kill(self, name: str) -> None:
         """End a worker with SIGKILL; returns when its process is gone."""

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +77,7 @@ class WorkerProcess:
 
 
 async def start_worker(
-    name: str,
-    join_url: str,
-    settings: Settings,
-    log: Path,
-    prefix: Sequence[str] = (),
-    environ: Mapping[str, str] | None = None,
+    name: str, join_url: str, settings: Settings, log: Path, prefix: Sequence[str] = ()
 ) -> WorkerProcess:
     """Start `godwit worker` in a session of its own, so that Ctrl-C reaches only the parent.
 
@@ -95,7 +90,6 @@ async def start_worker(
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env={**os.environ, **(environ or {})},
         )
     if process.stdin is None:
         raise ValueError("the worker's stdin is a pipe")

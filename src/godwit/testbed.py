@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from godwit.config import ModelSettings
+from godwit.config import ModelSettings, Option
 from godwit.errors import ConfigError
 from godwit.local import Site
 
@@ -36,15 +37,23 @@ def make_testbed(engine: str, name: str, python: Path = VLLM_PYTHON) -> Testbed:
             f"there is no {python}: `make vllm` installs vLLM for CPUs there, or name the interpreter "
             "that has vLLM with --vllm-python"
         )
-    options: dict[str, str | int | float | bool] = {
+    model = ModelSettings(name=name, engine="vllm", options=_options(python, 0))
+    sites = {
+        worker: Site(
+            worker={"stall_after_s": STALL_S},
+            models=(replace(model, options=_options(python, core)),),
+        )
+        for core, worker in enumerate(NAMES)
+    }
+    return Testbed(model, sites)
+
+
+def _options(python: Path, core: int) -> dict[str, Option]:
+    return {
         "python": str(python.absolute()),
         "dtype": "float32",
         "nixl": True,
         "flags": _FLAGS,
-        "env": _ENV,
+        "env": f"{_ENV} VLLM_CPU_OMP_THREADS_BIND={core}",
+        "cores": str(core),
     }
-    sites = {
-        worker: Site(worker={"stall_after_s": STALL_S}, environ={"VLLM_CPU_OMP_THREADS_BIND": str(core)})
-        for core, worker in enumerate(NAMES)
-    }
-    return Testbed(ModelSettings(name=name, engine="vllm", options=options), sites)

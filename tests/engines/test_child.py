@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from godwit.engines.child import ServerProcess, answers, free_port, parse_environ
+from godwit.engines.pinning import pin
 from godwit.errors import ConfigError, ModelLoadError
 
 DEADLINE_S = 30.0
@@ -73,6 +74,16 @@ def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     owner.wait()
     owner.stdout.close()
     wait_for(lambda: not is_there(pid) and not is_there(int(note.read_text())))
+
+
+def test_a_session_is_pinned_with_all_its_processes(tmp_path: Path) -> None:
+    server, grandchild = started(tmp_path / "pid")
+    mine = os.sched_getaffinity(0)
+    core = max(mine)
+    pin(server.pid, {core})
+    assert os.sched_getaffinity(server.pid) == os.sched_getaffinity(grandchild) == {core}
+    assert os.sched_getaffinity(0) == mine
+    server.stop()
 
 
 def test_one_that_ends_at_once_is_an_error_with_its_last_words() -> None:

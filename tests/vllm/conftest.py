@@ -29,6 +29,7 @@ def started(core: int) -> VllmOptions:
         dtype="float32",
         nixl=True,
         flags=FLAGS,
+        cores=str(core),
         env=f"VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND={core} {LOOPBACK}",
     )
 

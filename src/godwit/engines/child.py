@@ -14,7 +14,7 @@ from pathlib import Path
 
 from godwit.errors import ConfigError, ModelLoadError
 
-_POLL_S = 0.05
+_POLL_S = 0.2
 _ASK_S = 2.0
 _STOP_S = 20.0
 _TAIL_BYTES = 4000

@@ -22,6 +22,7 @@ from godwit.engines.hf import HfFolder
 from godwit.engines.identity import identity
 from godwit.engines.limits import check_common
 from godwit.engines.nixl import LEASE_S, NixlKv
+from godwit.engines.pinning import pin
 from godwit.engines.server import Drawn
 from godwit.errors import BadRequestError, ConfigError, EngineError, GodwitError, ModelLoadError
 from godwit.ports import SequenceSpec
@@ -53,7 +54,8 @@ class VllmOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
     `dtype` is vLLM's flag; on a CPU "auto" serves float32 folders in bfloat16. With `nixl` KV moves too:
     `kv_host` is the address at which other servers reach this one's KV, `kv_device` where their buffers
-    are. `device_bytes` is what an instance takes (None: weights and KV).
+    are. Its threads are kept to `cores`, as in "0,1". `device_bytes` is what an instance takes (None: weights
+    and KV).
     """
 
     url: str | None = None
@@ -66,6 +68,7 @@ class VllmOptions(Struct, frozen=True, forbid_unknown_fields=True):
     nixl: bool = False
     kv_host: str = "127.0.0.1"
     kv_device: str = "cpu"
+    cores: str | None = None
     device_bytes: int | None = None
 
 
@@ -157,8 +160,15 @@ class VllmServer:
             *("--model", str(path), "--served-model-name", self.info.name, "--host", "127.0.0.1"),
             *("--enable-prompt-tokens-details", *flags, *shlex.split(options.flags)),
         )
-        self._process = ServerProcess(command, environ)
-        self._process.wait_until(lambda: answers(f"{url}/health"), options.start_timeout_s)
+        process = self._process = ServerProcess(command, environ)
+
+        def is_ready() -> bool:
+            # All the time, for it moves its threads more than once while it starts.
+            if options.cores is not None:
+                pin(process.pid, set(map(int, options.cores.split(","))))
+            return answers(f"{url}/health")
+
+        process.wait_until(is_ready, options.start_timeout_s)
         return url
 
     @property
