@@ -34,7 +34,7 @@ class HeadActor(Supervisor):
         process = HeadProcess(lock, rays.logs_folder() / f"godwit-head-{node.id[:8]}.log")
         self._url = head_url(plan, node.address)
         self._care = HeadCare(process, head_on(plan, node.address), rays.raylet_pid())
-        super().__init__(self._care.run(Controller(plan, self._url)))
+        super().__init__(self._care.run(plan, self._url))
 
     def state(self) -> HeadState:
         """How the head is."""
@@ -52,8 +52,9 @@ class HeadCare:
         self._settings = settings
         self._node_pid = node_pid
 
-    async def run(self, controller: Controller) -> None:
+    async def run(self, plan: FleetPlan, url: str) -> None:
         """Keep the head and its workers until cancelled; then stop them all."""
+        controller = Controller(plan, url)
         try:
             while True:
                 if await self._keep_head(controller):

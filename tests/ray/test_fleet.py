@@ -1,0 +1,159 @@
+"""Godwit on three Ray nodes of this machine, workers on two of them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from tests.cluster.harness import DEADLINE_S, check_whole
+from tests.ray.fleet import Fleet, TimedStream
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def fleet(anyio_backend: object) -> AsyncIterator[Fleet]:  # noqa: ARG001 -- its loop is needed
+    """Three Ray nodes, workers on two."""
+    async with Fleet() as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Print what a reader of the run wants to know."""
+
+    def print_now(text: str) -> None:
+        with capsys.disabled():
+            print(f"\n  {text}", end="")
+
+    return print_now
+
+
+def bodies(number: int, num_tokens: int) -> list[dict[str, Any]]:
+    """Requests of which each has an answer of its own."""
+    return [
+        {"model": "fake", "prompt": f"bird {n}", "max_tokens": num_tokens, "temperature": 0}
+        for n in range(number)
+    ]
+
+
+async def check_all(streams: list[TimedStream], asked: list[dict[str, Any]]) -> None:
+    """All streams end as unmoved ones."""
+    for stream, body in zip(streams, asked, strict=True):
+        await check_whole(stream, body)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    end = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.05)
+
+
+async def test_all_of_it_listens_on_loopback_only(fleet: Fleet) -> None:
+    listening = fleet.marked.listening()
+    loopback = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
+    assert any("godwit head" in command for command in listening.values())
+    assert any("raylet" in command for command in listening.values())
+    assert not {
+        address: command for address, command in listening.items() if address.split(":")[0] not in loopback
+    }
+
+
+async def test_a_node_that_drains_is_left_live_before_its_deadline(
+    fleet: Fleet, say: Callable[[str], None]
+) -> None:
+    asked = bodies(4, 300)
+    streams = await fleet.begun(asked)
+    leaving = fleet.nodes[0]
+    name = fleet.worker_of(leaving)
+    status = await fleet.state()
+    theirs = {one.id for one in status.requests if one.worker == name}
+    assert len(theirs) == 2
+    end_s = fleet.drain(leaving, deadline_s=30)
+    assert await fleet.has_workers(1) == [fleet.worker_of(fleet.nodes[1])]
+    left_s = time.time()
+    assert left_s < end_s
+    running = {one.id for one in (await fleet.state()).requests}
+    assert theirs <= running  # they left in the middle
+    await check_all(streams, asked)
+    for request in theirs:
+        assert await fleet.outcomes(request) == [("tokens", "done")]
+    await until(lambda: not fleet.is_alive_to_ray(leaving))  # nothing of ours keeps it
+    say(
+        f"drained {end_s - left_s:.1f} s before the deadline of 30 s; "
+        f"longest gap {max(stream.longest_gap_s for stream in streams):.2f} s"
+    )
+
+
+async def test_a_node_that_dies_is_noticed_by_our_links_before_ray_knows(
+    fleet: Fleet, say: Callable[[str], None]
+) -> None:
+    asked = bodies(4, 400)
+    streams = await fleet.begun(asked)
+    dying = fleet.nodes[0]
+    name = fleet.worker_of(dying)
+    theirs = {one.id for one in (await fleet.state()).requests if one.worker == name}
+    assert len(theirs) == 2
+    worker, raylet = fleet.process_of(dying), fleet.raylet_of(dying)
+    await fleet.kill(raylet)
+    await fleet.kill(worker)
+    await fleet.wait_for(
+        lambda status: all(one.worker not in (None, name) for one in status.requests if one.id in theirs)
+    )
+    assert theirs <= {one.id for one in (await fleet.state()).requests}
+    assert fleet.is_alive_to_ray(dying)
+    await check_all(streams, asked)
+    for request in theirs:
+        assert await fleet.outcomes(request) == [("failover", "done")]
+    say(f"longest gap {max(stream.longest_gap_s for stream in streams):.2f} s")
+
+
+async def test_a_node_that_is_added_is_used(fleet: Fleet) -> None:
+    await fleet.add_node()
+    names = await fleet.has_workers(3)
+    assert fleet.worker_of(fleet.nodes[2]) in names
+    asked = bodies(9, 150)
+    streams = await fleet.begun(asked)
+    owners = {one.worker for one in (await fleet.state()).requests}
+    assert fleet.worker_of(fleet.nodes[2]) in owners
+    await check_all(streams, asked)
+
+
+async def test_the_head_s_actor_is_restarted_by_ray_and_streams_go_on(
+    fleet: Fleet, say: Callable[[str], None]
+) -> None:
+    asked = bodies(4, 500)
+    streams = await fleet.begun(asked)
+    actor, head = fleet.head_actor(), fleet.head()
+    await fleet.kill(actor)
+    await fleet.add_node()  # only a controller that lives gives it a worker
+    await fleet.has_workers(3)
+    assert fleet.head_actor() != actor
+    assert fleet.head() == head
+    await check_all(streams, asked)
+    for stream in streams:
+        assert await fleet.outcomes(stream.request) == []
+    say(f"longest gap {max(stream.longest_gap_s for stream in streams):.2f} s")
+
+
+async def test_a_head_that_dies_comes_back_and_knows_its_cluster(fleet: Fleet) -> None:
+    names = await fleet.has_workers(2)
+    head = fleet.head()
+    await fleet.kill(head)
+    await until(lambda: any("godwit head" in command for command in fleet.marked.pids().values()))
+    assert fleet.head() != head
+    assert sorted(await fleet.has_workers(2)) == sorted(names)
+    asked = bodies(8, 20)
+    await check_all(await fleet.begun(asked, 1), asked)
+
+
+async def test_a_worker_that_dies_is_started_again(fleet: Fleet) -> None:
+    worker = fleet.process_of(fleet.nodes[0])
+    await fleet.kill(worker)
+    await fleet.has_workers(1)
+    await fleet.has_workers(2)
+    assert fleet.process_of(fleet.nodes[0]) != worker
