@@ -18,7 +18,6 @@ from godwit.fleet.plan import FleetPlan, Node, has_resources, head_on, head_url,
 START_S = 60.0
 STOP_S = 60.0
 POLL_S = 0.2
-HEAD_NODE = "node:__internal_head__"  # the resource that Ray gives to its own head's node
 
 ray = typer.Typer(no_args_is_help=True, help="Run Godwit on the nodes of a Ray cluster.")
 Address = Annotated[
@@ -67,7 +66,7 @@ def up(
             )
         nodes = rays.nodes()
         node = (
-            next((one for one in nodes if HEAD_NODE in one.resources), nodes[0])
+            next((one for one in nodes if rays.HEAD_NODE in one.resources), nodes[0])
             if is_detached
             else rays.here()
         )
@@ -123,8 +122,7 @@ def _start(plan: FleetPlan, node: Node, nodes: list[Node], console: Console) -> 
     from godwit.fleet import rays
     from godwit.fleet.headactor import HeadActor
 
-    options = {"lifetime": "detached", "max_restarts": -1, "num_cpus": 0}
-    rays.start(HeadActor, rays.HEAD, node, options, plan, is_movable=True)
+    rays.start_head(HeadActor, plan)
     with console.status(f"starting the head at {node.address}"):
         _until_listening()
     _show(head_url(plan, node.address), plan, nodes, console)

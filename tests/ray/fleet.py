@@ -13,13 +13,13 @@ from types import TracebackType
 from typing import Any
 
 import aiohttp
-import ray._private.state
 from ray._raylet import GcsClient
 from ray.cluster_utils import Cluster as RayCluster
 from ray.core.generated import autoscaler_pb2
 
 from godwit.client import AdminClient
 from godwit.config import Settings
+from godwit.errors import LinkError
 from tests.cluster.harness import DEADLINE_S, Cluster
 from tests.cluster.headprocess import free_port
 from tests.cluster.streams import Stream
@@ -100,12 +100,20 @@ class Fleet(Cluster):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is None:
+            if error is not None:
+                self._show_logs()
+            else:
                 await self.godwit("down")
                 mine = {pid: command for pid, command in self.marked.pids().items() if "-m godwit" in command}
                 assert not mine, mine
         finally:
             await self._close()
+
+    def _show_logs(self) -> None:
+        """What our processes wrote, for whoever reads why a test failed."""
+        for log in sorted(self._folder.glob("session_latest/logs/*")):
+            if log.name.startswith("godwit-") or (log.name.startswith("worker-") and log.suffix == ".err"):
+                print(f"--- {log.name}\n{log.read_text(errors='replace')[-4000:]}")
 
     async def _close(self) -> None:
         await self.session.close()
@@ -161,7 +169,13 @@ class Fleet(Cluster):
 
     async def admin_until(self, num_workers: int) -> Any:
         """The first status with so many workers, also where the head comes only now."""
-        return await self.until(lambda status: len(status.workers) == num_workers, DEADLINE_S)
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                return await self.until(lambda status: len(status.workers) == num_workers, DEADLINE_S)
+            except LinkError:
+                assert time.monotonic() < end
+                await asyncio.sleep(0.1)
 
     def worker_of(self, node: Any) -> str:
         """The name of a node's worker."""

@@ -96,17 +96,16 @@ class Controller:
         self._checked.discard(node.id)
         if not self._retries.may_try(node.id, time.monotonic()):
             return
-        options = {**actor_resources(self._plan.wanted), "max_restarts": 0}
-        if self._plan.is_detached:
-            options["lifetime"] = "detached"
         _log.info("a worker for a node", worker=node.worker, address=node.address)
+        resources = actor_resources(self._plan.wanted)
         arguments = (node.worker, self._url, self._plan.settings)
+        is_detached = self._plan.is_detached
         try:
             await asyncio.to_thread(
-                rays.start, WorkerActor, node.actor, node, options, *arguments, is_movable=False
+                rays.start_worker, WorkerActor, node, resources, *arguments, is_detached=is_detached
             )
-        except ValueError as error:  # Ray's word for a name that is taken
-            _log.warning("no actor for a node", worker=node.worker, reason=str(error))
+        except GodwitError as error:
+            _log.warning("no actor for a node", worker=node.worker, reason=error.message)
 
     async def _check(self, node: Node) -> None:
         """An actor that was there before this controller, or was just made: it must know this head."""

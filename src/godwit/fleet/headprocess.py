@@ -52,7 +52,8 @@ class HeadProcess:
         """Its process id; None where there is none."""
         try:
             with self._lock.open("rb") as file:
-                if _try_lock(file):
+                # Shared, so that two who look do not take each other for a head.
+                if _try_lock(file, fcntl.LOCK_SH):
                     return None
                 return int(file.read() or 0) or None
         except FileNotFoundError:
@@ -104,7 +105,7 @@ def hold(lock: str) -> IO[bytes]:
     """Take the lock until this process ends, and leave its id there; ConflictError where another has it."""
     file = Path(lock).open("ab")  # noqa: SIM115 -- open as long as this process lives
     end_s = time.monotonic() + LOCK_S
-    while not _try_lock(file):
+    while not _try_lock(file, fcntl.LOCK_EX):
         # Who only looks has it for a moment.
         if time.monotonic() > end_s:
             raise ConflictError(f"a head runs on this node already: its process id is in {lock}")
@@ -144,9 +145,9 @@ async def _ended(pid: int) -> None:
         os.close(descriptor)
 
 
-def _try_lock(file: IO[bytes]) -> bool:
+def _try_lock(file: IO[bytes], kind: int) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -1,7 +1,7 @@
 """All that Godwit asks of Ray. Where Ray has no public way, what is private stands here and nowhere else."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,14 @@ import ray.exceptions
 import ray.util
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from godwit.errors import LinkError
+from godwit.errors import ConflictError, LinkError
 from godwit.fleet.plan import NAMESPACE, Node
 
 HEAD = "head"
+HEAD_NODE = "node:__internal_head__"  # a resource that Ray gives to its own head's node, and to no other
 ANSWER_S = 5.0
+# An actor that is not detached ends with the last reference to it in the process that made it.
+_started: dict[str, Any] = {}
 
 
 def connect(address: str | None) -> None:
@@ -65,15 +68,28 @@ def actors() -> set[str]:
     return {actor["name"] for actor in named if actor["namespace"] == NAMESPACE}
 
 
-def start(
-    kind: type, name: str, node: Node, options: Mapping[str, Any], *arguments: Any, is_movable: bool
+def start_head(kind: type, *arguments: Any) -> None:
+    """Have the head's actor made on the node of Ray's own head, and again whenever it dies."""
+    options = {"lifetime": "detached", "max_restarts": -1, "num_cpus": 0, "resources": {HEAD_NODE: 0.001}}
+    _start(kind, HEAD, options, arguments)
+
+
+def start_worker(
+    kind: type, node: Node, resources: Mapping[str, Any], *arguments: Any, is_detached: bool
 ) -> None:
-    """Have an actor made on a node; `is_movable`: elsewhere, where that node is gone by then."""
-    where = NodeAffinitySchedulingStrategy(node.id, soft=is_movable)
-    # Actors that nobody calls can be made without waiting for them: no reference is needed, they have names.
-    ray.remote(kind).options(
-        name=name, namespace=NAMESPACE, scheduling_strategy=where, max_concurrency=4, **options
-    ).remote(*arguments)
+    """Have a worker's actor made on a node, there or nowhere, and once: who watches the nodes makes the next."""
+    where = NodeAffinitySchedulingStrategy(node.id, soft=False)
+    options = {**resources, "max_restarts": 0, "scheduling_strategy": where}
+    _start(kind, node.actor, {**options, "lifetime": "detached"} if is_detached else options, arguments)
+
+
+def _start(kind: type, name: str, options: Mapping[str, Any], arguments: Sequence[Any]) -> None:
+    actor = ray.remote(kind).options(name=name, namespace=NAMESPACE, max_concurrency=4, **options)
+    with _answering():
+        try:
+            _started[name] = actor.remote(*arguments)
+        except ValueError as error:
+            raise ConflictError(f"Ray's actor {name} is there already") from error
 
 
 def ask(name: str, method: str, timeout_s: float = ANSWER_S) -> Any:
