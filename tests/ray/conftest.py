@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-# Ray replaces 127.0.0.1 by this machine's outer address, unless it believes that other machines are out of reach.
+# Ray replaces 127.0.0.1 by this machine's outer address, unless it believes that no other machine takes part.
 # It reads both variables when it is imported.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"

@@ -99,13 +99,12 @@ class Fleet(Cluster):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        del kind, error, trace
         try:
-            if error is not None:
-                self._show_logs()
-            else:
-                await self.godwit("down")
-                mine = {pid: command for pid, command in self.marked.pids().items() if "-m godwit" in command}
-                assert not mine, mine
+            self._show_logs()  # which pytest shows where a test failed
+            await self.godwit("down")
+            mine = {pid: command for pid, command in self.marked.pids().items() if "-m godwit" in command}
+            assert not mine, mine
         finally:
             await self._close()
 
@@ -120,7 +119,7 @@ class Fleet(Cluster):
         await self.admin.close()
         await asyncio.to_thread(self.ray.shutdown)
         end = time.monotonic() + DEADLINE_S
-        while (left := self.marked.pids()) and time.monotonic() < end:
+        while (left := self.marked.pids()) and time.monotonic() < end:  # noqa: ASYNC110 -- nobody tells
             await asyncio.sleep(0.1)
         self.marked.kill()
         self.marked.__exit__()
@@ -136,9 +135,25 @@ class Fleet(Cluster):
     def _add_node(self) -> None:
         self.nodes.append(self.ray.add_node(**NODE, num_cpus=1, resources={"godwit": 1}))
 
-    async def add_node(self) -> None:
-        """One more node with the resource."""
+    async def add_node(self) -> Any:
+        """One more node with the resource; returns before it has a worker."""
         await asyncio.to_thread(self._add_node)
+        return self.nodes[-1]
+
+    async def ready(self, num_workers: int = 2) -> None:
+        """Have at least so many workers, all free."""
+        while len(self.nodes) < num_workers:
+            await self.add_node()
+        await self.has_workers(len(self.nodes))
+        await self.is_idle()
+
+    async def ends(self, node: Any) -> None:
+        """Wait until Ray knows that a node is gone."""
+        self.nodes.remove(node)
+        end = time.monotonic() + DEADLINE_S
+        while self.is_alive_to_ray(node):
+            assert time.monotonic() < end
+            await asyncio.sleep(0.1)
 
     async def godwit(self, *arguments: str) -> str:
         """Run `godwit ray …`; what it said."""
@@ -205,7 +220,7 @@ class Fleet(Cluster):
         return any(one["NodeID"] == node.node_id and one["Alive"] for one in table)
 
     def drain(self, node: Any, deadline_s: float) -> float:
-        """A reclaim notice as clouds give it, through Ray; the wall-clock time by which the node must be empty."""
+        """A reclaim notice through Ray; the wall-clock time by which the node must be empty."""
         end = time.time() + deadline_s
         reason = autoscaler_pb2.DRAIN_NODE_REASON_PREEMPTION
         gcs = GcsClient(address=self.ray.address)

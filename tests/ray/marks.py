@@ -22,7 +22,7 @@ class Marked:
         os.environ.pop(VARIABLE, None)
 
     def pids(self) -> dict[int, str]:
-        """Those that run now, with their command lines; what has ended and waits for its parent does not run."""
+        """Those that run now, with their command lines; one that only waits for its parent does not run."""
         found = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:

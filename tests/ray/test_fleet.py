@@ -1,21 +1,20 @@
 """Godwit on three Ray nodes of this machine, workers on two of them."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from tests.cluster.harness import DEADLINE_S, check_whole
+from tests.cluster.harness import check_whole
 from tests.ray.fleet import Fleet, TimedStream
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def fleet(anyio_backend: object) -> AsyncIterator[Fleet]:  # noqa: ARG001 -- its loop is needed
-    """Three Ray nodes, workers on two."""
+    """Three Ray nodes, workers on two; a test that takes one away is followed by one that adds one."""
     async with Fleet() as fleet:
         yield fleet
 
@@ -26,7 +25,7 @@ def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
 
     def print_now(text: str) -> None:
         with capsys.disabled():
-            print(f"\n  {text}", end="")
+            print(f" [{text}] ", end="")
 
     return print_now
 
@@ -45,14 +44,6 @@ async def check_all(streams: list[TimedStream], asked: list[dict[str, Any]]) -> 
         await check_whole(stream, body)
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.05)
-
-
 async def test_all_of_it_listens_on_loopback_only(fleet: Fleet) -> None:
     listening = fleet.marked.listening()
     loopback = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
@@ -66,38 +57,53 @@ async def test_all_of_it_listens_on_loopback_only(fleet: Fleet) -> None:
 async def test_a_node_that_drains_is_left_live_before_its_deadline(
     fleet: Fleet, say: Callable[[str], None]
 ) -> None:
-    asked = bodies(4, 300)
-    streams = await fleet.begun(asked)
-    leaving = fleet.nodes[0]
-    name = fleet.worker_of(leaving)
-    status = await fleet.state()
-    theirs = {one.id for one in status.requests if one.worker == name}
-    assert len(theirs) == 2
+    await fleet.ready()
+    asked, streams, leaving, theirs = await busy(fleet, 300)
     end_s = fleet.drain(leaving, deadline_s=30)
-    assert await fleet.has_workers(1) == [fleet.worker_of(fleet.nodes[1])]
+    await fleet.has_workers(len(fleet.nodes) - 1)
     left_s = time.time()
     assert left_s < end_s
-    running = {one.id for one in (await fleet.state()).requests}
-    assert theirs <= running  # they left in the middle
+    assert theirs <= {one.id for one in (await fleet.state()).requests}  # they left in the middle
     await check_all(streams, asked)
     for request in theirs:
         assert await fleet.outcomes(request) == [("tokens", "done")]
-    await until(lambda: not fleet.is_alive_to_ray(leaving))  # nothing of ours keeps it
-    say(
-        f"drained {end_s - left_s:.1f} s before the deadline of 30 s; "
-        f"longest gap {max(stream.longest_gap_s for stream in streams):.2f} s"
-    )
+    await fleet.ends(leaving)  # nothing of ours keeps it
+    say(f"drained {end_s - left_s:.1f} s before the deadline of 30 s; {longest_gap(streams)}")
+
+
+async def test_a_node_that_is_added_is_used(fleet: Fleet) -> None:
+    added = await fleet.add_node()
+    assert fleet.worker_of(added) in await fleet.has_workers(len(fleet.nodes))
+    asked = bodies(4 * len(fleet.nodes), 150)
+    streams = await fleet.begun(asked)
+    assert fleet.worker_of(added) in {one.worker for one in (await fleet.state()).requests}
+    await check_all(streams, asked)
+
+
+async def test_the_head_s_actor_is_restarted_by_ray_and_streams_go_on(
+    fleet: Fleet, say: Callable[[str], None]
+) -> None:
+    await fleet.ready()
+    asked = bodies(4, 500)
+    streams = await fleet.begun(asked)
+    actor, head = fleet.head_actor(), fleet.head()
+    await fleet.kill(actor)
+    await fleet.add_node()  # only a controller that lives gives it a worker
+    await fleet.has_workers(len(fleet.nodes))
+    assert fleet.head_actor() != actor
+    assert fleet.head() == head
+    await check_all(streams, asked)
+    for stream in streams:
+        assert await fleet.outcomes(stream.request) == []
+    say(longest_gap(streams))
 
 
 async def test_a_node_that_dies_is_noticed_by_our_links_before_ray_knows(
     fleet: Fleet, say: Callable[[str], None]
 ) -> None:
-    asked = bodies(4, 400)
-    streams = await fleet.begun(asked)
-    dying = fleet.nodes[0]
+    await fleet.ready()
+    asked, streams, dying, theirs = await busy(fleet, 400)
     name = fleet.worker_of(dying)
-    theirs = {one.id for one in (await fleet.state()).requests if one.worker == name}
-    assert len(theirs) == 2
     worker, raylet = fleet.process_of(dying), fleet.raylet_of(dying)
     await fleet.kill(raylet)
     await fleet.kill(worker)
@@ -109,51 +115,43 @@ async def test_a_node_that_dies_is_noticed_by_our_links_before_ray_knows(
     await check_all(streams, asked)
     for request in theirs:
         assert await fleet.outcomes(request) == [("failover", "done")]
-    say(f"longest gap {max(stream.longest_gap_s for stream in streams):.2f} s")
-
-
-async def test_a_node_that_is_added_is_used(fleet: Fleet) -> None:
-    await fleet.add_node()
-    names = await fleet.has_workers(3)
-    assert fleet.worker_of(fleet.nodes[2]) in names
-    asked = bodies(9, 150)
-    streams = await fleet.begun(asked)
-    owners = {one.worker for one in (await fleet.state()).requests}
-    assert fleet.worker_of(fleet.nodes[2]) in owners
-    await check_all(streams, asked)
-
-
-async def test_the_head_s_actor_is_restarted_by_ray_and_streams_go_on(
-    fleet: Fleet, say: Callable[[str], None]
-) -> None:
-    asked = bodies(4, 500)
-    streams = await fleet.begun(asked)
-    actor, head = fleet.head_actor(), fleet.head()
-    await fleet.kill(actor)
-    await fleet.add_node()  # only a controller that lives gives it a worker
-    await fleet.has_workers(3)
-    assert fleet.head_actor() != actor
-    assert fleet.head() == head
-    await check_all(streams, asked)
-    for stream in streams:
-        assert await fleet.outcomes(stream.request) == []
-    say(f"longest gap {max(stream.longest_gap_s for stream in streams):.2f} s")
+    await fleet.ends(dying)
+    say(longest_gap(streams))
 
 
 async def test_a_head_that_dies_comes_back_and_knows_its_cluster(fleet: Fleet) -> None:
-    names = await fleet.has_workers(2)
+    await fleet.ready()
+    names = await fleet.has_workers(len(fleet.nodes))
     head = fleet.head()
     await fleet.kill(head)
-    await until(lambda: any("godwit head" in command for command in fleet.marked.pids().values()))
+    assert sorted(await fleet.has_workers(len(fleet.nodes))) == sorted(names)
     assert fleet.head() != head
-    assert sorted(await fleet.has_workers(2)) == sorted(names)
     asked = bodies(8, 20)
     await check_all(await fleet.begun(asked, 1), asked)
 
 
 async def test_a_worker_that_dies_is_started_again(fleet: Fleet) -> None:
+    await fleet.ready()
     worker = fleet.process_of(fleet.nodes[0])
     await fleet.kill(worker)
-    await fleet.has_workers(1)
-    await fleet.has_workers(2)
+    await fleet.has_workers(len(fleet.nodes) - 1)
+    await fleet.has_workers(len(fleet.nodes))
     assert fleet.process_of(fleet.nodes[0]) != worker
+
+
+async def busy(
+    fleet: Fleet, num_tokens: int
+) -> tuple[list[dict[str, Any]], list[TimedStream], Any, set[str]]:
+    """Two requests a worker, in the middle: bodies, streams, one of the nodes, and the requests that are there."""
+    asked = bodies(2 * len(fleet.nodes), num_tokens)
+    streams = await fleet.begun(asked)
+    node = fleet.nodes[0]
+    name = fleet.worker_of(node)
+    theirs = {one.id for one in (await fleet.state()).requests if one.worker == name}
+    assert len(theirs) == 2
+    return asked, streams, node, theirs
+
+
+def longest_gap(streams: list[TimedStream]) -> str:
+    """For a reader of the run."""
+    return f"longest gap between tokens {max(stream.longest_gap_s for stream in streams):.2f} s"

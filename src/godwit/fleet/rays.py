@@ -77,7 +77,7 @@ def start_head(kind: type, *arguments: Any) -> None:
 def start_worker(
     kind: type, node: Node, resources: Mapping[str, Any], *arguments: Any, is_detached: bool
 ) -> None:
-    """Have a worker's actor made on a node, there or nowhere, and once: who watches the nodes makes the next."""
+    """Have a worker's actor made on a node, there or nowhere, and once: who watches makes the next one."""
     where = NodeAffinitySchedulingStrategy(node.id, soft=False)
     options = {**resources, "max_restarts": 0, "scheduling_strategy": where}
     _start(kind, node.actor, {**options, "lifetime": "detached"} if is_detached else options, arguments)
