@@ -141,9 +141,10 @@ def _until_listening() -> None:
             problem = state.problem
         except LinkError as error:
             problem = error.message
-        if problem is not None and time.monotonic() > end:
+        if time.monotonic() > end:
             raise UnavailableError(
-                f"the head does not start; godwit ray down gives up. What it wrote:\n{problem}"
+                f"the head does not listen after {START_S:.0f} s; it is tried again until `godwit ray down`. "
+                f"What is known:\n{problem}"
             )
         time.sleep(POLL_S)
 

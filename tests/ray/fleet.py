@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import time
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -24,8 +25,8 @@ from tests.cluster.harness import DEADLINE_S, Cluster
 from tests.cluster.headprocess import free_port
 from tests.cluster.streams import Stream
 from tests.ray.marks import Marked, is_running, parent
+from tests.ray.options import NODE
 
-NODE = {"node_ip_address": "127.0.0.1", "include_dashboard": False, "object_store_memory": 80 * 2**20}
 MODEL = """
 [[models]]
 name = "fake"
@@ -63,6 +64,27 @@ class TimedStream(Stream):
             self.times.append(time.monotonic())
 
 
+class NodeProcess:
+    """A Ray node with a process that stands for it: SIGTERM to that is the end of the node."""
+
+    def __init__(self, process: Process, node_id: str) -> None:
+        self._process = process
+        self.node_id = node_id
+
+    @classmethod
+    async def start(cls, address: str) -> "NodeProcess":
+        """Start one with the resource "godwit"."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.ray.nodeprocess", address), stdout=PIPE
+        )
+        assert process.stdout is not None
+        return cls(process, (await process.stdout.readline()).decode().strip())
+
+    def terminate(self) -> None:
+        """What a cloud does that takes its machine back."""
+        self._process.terminate()
+
+
 class Fleet(Cluster):
     """A Ray cluster with a node for its head and nodes that have the resource "godwit"; Godwit runs on these.
 
@@ -89,7 +111,10 @@ class Fleet(Cluster):
             await asyncio.to_thread(self._start_ray)
             config = self._folder / "godwit.toml"
             config.write_text(CONFIG.format(port=self._port, model=self._model))
-            await self.godwit("up", "--config", str(config), "--resource", "godwit=1")
+            self._config = str(config)
+            up = await self.up()
+            said, _ = await up.communicate()
+            assert up.returncode == 0, said.decode()
             await self.has_workers(self._num_workers)
         except BaseException:
             await self._close()
@@ -103,8 +128,7 @@ class Fleet(Cluster):
         try:
             self._show_logs()  # which pytest shows where a test failed
             await self.godwit("down")
-            mine = {pid: command for pid, command in self.marked.pids().items() if "-m godwit" in command}
-            assert not mine, mine
+            assert not self.own_pids(), self.own_pids()
         finally:
             await self._close()
 
@@ -155,16 +179,33 @@ class Fleet(Cluster):
             assert time.monotonic() < end
             await asyncio.sleep(0.1)
 
-    async def godwit(self, *arguments: str) -> str:
-        """Run `godwit ray …`; what it said."""
-        process = await asyncio.create_subprocess_exec(
+    async def add_node_as_process(self) -> "NodeProcess":
+        """A node with the resource, as `ray start --block` starts one."""
+        node = await NodeProcess.start(self.ray.address)
+        self.nodes.append(node)
+        return node
+
+    async def up(self, *arguments: str) -> Process:
+        """Run `godwit ray up`."""
+        return await self._begin("up", "--config", self._config, "--resource", "godwit=1", *arguments)
+
+    async def godwit(self, *arguments: str, status: int = 0) -> str:
+        """Run `godwit ray …` to its end; what it said."""
+        process = await self._begin(*arguments)
+        said, _ = await process.communicate()
+        assert process.returncode == status, said.decode()
+        return said.decode()
+
+    async def _begin(self, *arguments: str) -> Process:
+        return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "godwit", "ray", *arguments, "--address", self.ray.address),
-            stdout=asyncio.subprocess.PIPE,
+            stdout=PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        said, _ = await process.communicate()
-        assert process.returncode == 0, said.decode()
-        return said.decode()
+
+    def own_pids(self) -> dict[int, str]:
+        """Heads and workers that run, with their commands."""
+        return {pid: command for pid, command in self.marked.pids().items() if "-m godwit" in command}
 
     def open(self, body: Mapping[str, Any]) -> TimedStream:
         """Ask for a completion; returns before the answer begins."""

@@ -139,10 +139,41 @@ async def test_a_worker_that_dies_is_started_again(fleet: Fleet) -> None:
     assert fleet.process_of(fleet.nodes[0]) != worker
 
 
+async def test_a_node_that_is_told_to_end_is_left_live_first(fleet: Fleet) -> None:
+    await fleet.ready()
+    ending = await fleet.add_node_as_process()
+    assert fleet.worker_of(ending) in await fleet.has_workers(len(fleet.nodes))
+    asked = bodies(2 * len(fleet.nodes), 300)
+    streams = await fleet.begun(asked)
+    name = fleet.worker_of(ending)
+    theirs = {one.id for one in (await fleet.state()).requests if one.worker == name}
+    assert theirs
+    ending.terminate()
+    await fleet.ends(ending)
+    await check_all(streams, asked)
+    for request in theirs:
+        assert await fleet.outcomes(request) == [("tokens", "done")]
+
+
+async def test_down_then_up_with_the_head_in_the_driver(fleet: Fleet) -> None:
+    assert "up on this Ray cluster" in await fleet.godwit("up", status=1)
+    await fleet.godwit("down")
+    assert not fleet.own_pids()
+    driver = await fleet.up("--head", "driver")
+    await fleet.has_workers(len(fleet.nodes))
+    asked = bodies(2, 20)
+    await check_all(await fleet.begun(asked, 1), asked)
+    driver.terminate()
+    said, _ = await driver.communicate()
+    assert driver.returncode == 0, said.decode()
+    assert "Ctrl-C stops it" in said.decode()
+    assert not fleet.own_pids()
+
+
 async def busy(
     fleet: Fleet, num_tokens: int
 ) -> tuple[list[dict[str, Any]], list[TimedStream], Any, set[str]]:
-    """Two requests a worker, in the middle: bodies, streams, one of the nodes, and the requests that are there."""
+    """Two requests a worker, in the middle: bodies, streams, one node, and the requests that are there."""
     asked = bodies(2 * len(fleet.nodes), num_tokens)
     streams = await fleet.begun(asked)
     node = fleet.nodes[0]

@@ -13,6 +13,7 @@ from godwit.fleet.workeractor import WorkerActor
 
 POLL_S = 0.5
 RAY_S = 10.0
+CHECK_S = 1.0
 _log = structlog.get_logger(__name__)
 
 
@@ -20,6 +21,7 @@ class Controller:
     """Remembers nothing that it cannot ask again, so that a new one goes on where the last one was.
 
     Ray's answers decide: which nodes there are, which of them drain, and which actors there are by name.
+    Notices come first in a tick, and nothing in it takes long.
     """
 
     def __init__(self, plan: FleetPlan, url: str) -> None:
@@ -57,11 +59,11 @@ class Controller:
             _log.warning("Ray does not answer; the streams do not need it", reason=str(error))
             return
         for node in nodes:
-            if node.id in draining:
-                if node.actor in actors:
-                    await self._drain(node, draining[node.id])
-            elif has_resources(node, self._plan.wanted):
-                await self._keep(node, node.actor in actors)
+            if node.id in draining and node.actor in actors:
+                await self._drain(node, draining[node.id])
+        staying = (node for node in nodes if node.id not in draining)
+        wanted = [node for node in staying if has_resources(node, self._plan.wanted)]
+        await asyncio.gather(*(self._keep(node, node.actor in actors) for node in wanted))
         alive = {node.id for node in nodes}
         self._retries.keep_only(alive)
         self._checked &= alive
@@ -106,11 +108,13 @@ class Controller:
             )
         except GodwitError as error:
             _log.warning("no actor for a node", worker=node.worker, reason=error.message)
+        else:
+            self._checked.add(node.id)
 
     async def _check(self, node: Node) -> None:
-        """An actor that was there before this controller, or was just made: it must know this head."""
+        """An actor that was there before this controller must know this head."""
         try:
-            url = await asyncio.to_thread(rays.ask, node.actor, "join_url")
+            url = await asyncio.to_thread(rays.ask, node.actor, "join_url", CHECK_S)
         except LinkError as error:
             _log.info("a worker's actor does not answer yet", worker=node.worker, reason=error.message)
             return
