@@ -26,7 +26,7 @@ test: $(VENV)/.installed-dev  ## Install what is missing, then run all tests.
 	$(BIN)/pytest
 
 test-ray: $(RAY_VENV)/.installed  ## Tests on a Ray cluster on this machine, in an environment of their own.
-	$(RAY_VENV)/bin/pytest tests/ray -v
+	$(RAY_VENV)/bin/pytest tests/ray -vv
 
 check: $(VENV)/.installed-dev  ## Formatting, lint, types, layers, sizes.
 	$(BIN)/ruff format --check .
@@ -60,7 +60,7 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 
 # Without llama.cpp: the deterministic engine suffices to see requests move.
 $(RAY_VENV)/.installed: pyproject.toml
-	@echo; echo "Ray's tests need DISK of disk in $(RAY_VENV), 2 GB of memory and about TIME on 2 cores."; echo
+	@echo; echo "Ray's tests need 0.8 GB of disk in $(RAY_VENV), 2 GB of memory and 2 to 5 minutes on 2 cores, beside the installation."; echo
 	$(PYTHON) -m venv $(RAY_VENV)
 	$(RAY_VENV)/bin/pip --disable-pip-version-check install --editable '.[ray,dev]'
 	@touch $@

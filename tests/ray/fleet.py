@@ -130,7 +130,8 @@ class Fleet(Cluster):
             await self.godwit("down")
             assert not self.own_pids(), self.own_pids()
         finally:
-            await self._close()
+            left = await self._close()
+        assert not left, left
 
     def _show_logs(self) -> None:
         """What our processes wrote, for whoever reads why a test failed."""
@@ -138,17 +139,20 @@ class Fleet(Cluster):
             if log.name.startswith("godwit-") or (log.name.startswith("worker-") and log.suffix == ".err"):
                 print(f"--- {log.name}\n{log.read_text(errors='replace')[-4000:]}")
 
-    async def _close(self) -> None:
+    async def _close(self) -> dict[int, str]:
+        """Stop everything; what had to be killed."""
         await self.session.close()
         await self.admin.close()
-        await asyncio.to_thread(self.ray.shutdown)
-        end = time.monotonic() + DEADLINE_S
-        while (left := self.marked.pids()) and time.monotonic() < end:  # noqa: ASYNC110 -- nobody tells
-            await asyncio.sleep(0.1)
+        if hasattr(self, "ray"):
+            await asyncio.to_thread(self.ray.shutdown)
+            end = time.monotonic() + DEADLINE_S
+            while self.marked.pids() and time.monotonic() < end:  # noqa: ASYNC110 -- nobody tells
+                await asyncio.sleep(0.1)
+        left = self.marked.pids()
         self.marked.kill()
         self.marked.__exit__()
         shutil.rmtree(self._folder, ignore_errors=True)
-        assert not left, left
+        return left
 
     def _start_ray(self) -> None:
         head = {**NODE, "temp_dir": str(self._folder), "num_cpus": 0, **self._head_node}
