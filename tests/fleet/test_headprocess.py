@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -31,11 +32,13 @@ def settings() -> Settings:
 
 async def listening(head: HeadProcess, url: str) -> int:
     """Wait until a head listens; its process id."""
-    async with asyncio.timeout(DEADLINE_S), AdminClient(url) as admin:
+    end = time.monotonic() + DEADLINE_S
+    async with AdminClient(url) as admin:
         while True:
             try:
                 await admin.status()
             except LinkError:
+                assert time.monotonic() < end, head.log_tail()
                 await asyncio.sleep(0.05)
             else:
                 assert head.pid is not None
