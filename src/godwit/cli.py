@@ -20,6 +20,7 @@ from godwit import (
     cli_costs,
     cli_demo,
     cli_models,
+    cli_ray,
     cli_run,
     cli_settings,
     cli_sim,
@@ -28,6 +29,7 @@ from godwit import (
 from godwit.client import AdminClient, ClusterStatus, Estimates, WorkerStatus, decode, move_record
 from godwit.costs.report import CostsReport
 from godwit.errors import ConfigError, GodwitError
+from godwit.fleet.headprocess import read_head_order
 from godwit.logs import configure_logs
 from godwit.processes import read_order
 
@@ -95,6 +97,7 @@ KeepAlive = Annotated[
     typer.Option(metavar="S", help="Unload an instance that has been idle for so many seconds."),
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Let everybody in, wherever it listens.")]
+Supervised = Annotated[bool, typer.Option("--supervised", hidden=True)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Url = Annotated[str, typer.Option(envvar="GODWIT_URL", help="The head.")]
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -160,8 +163,12 @@ def head(
     store: StoreFile = None,
     keep_alive: KeepAlive = None,
     insecure: Insecure = False,
+    supervised: Supervised = False,
 ) -> None:
     """Run a head: the OpenAI API, and the workers that join it."""
+    if supervised:
+        cli_run.run_supervised_head(read_head_order())
+        return
     settings = cli_settings.read_settings(config, assigned or ())
     settings = cli_settings.with_flags(settings, "security", insecure=insecure or None)
     settings = cli_settings.with_flags(settings, "head", host=host, port=port)
@@ -182,7 +189,7 @@ def worker(
     context: Context = None,
     engine: EngineName = None,
     insecure: Insecure = False,
-    supervised: Annotated[bool, typer.Option("--supervised", hidden=True)] = False,
+    supervised: Supervised = False,
 ) -> None:
     """Run a worker that joins a head; GODWIT_JOIN_TOKEN is the head's join token where it has one."""
     if supervised:
@@ -295,6 +302,7 @@ cli_bench.add_commands(app)
 cli_calibrate.add_commands(app)
 cli_costs.add_commands(app)
 cli_models.add_commands(app)
+app.add_typer(cli_ray.ray, name="ray")
 cli_sim.add_commands(app)
 cli_chaos.add_command(cli_sim.sim)
 

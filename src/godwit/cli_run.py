@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from godwit.config import Settings
+from godwit.fleet.headprocess import HeadOrder, hold, with_node
 from godwit.head import run_head
 from godwit.local import LocalCluster, StartError
 from godwit.processes import WorkerProcess, run, with_parent
@@ -48,6 +50,38 @@ def run_head_alone(settings: Settings, console: Console) -> None:
 
     with _listen_errors(settings):
         run(run_head(settings, show))
+
+
+def run_head_with(
+    settings: Settings, beside: Callable[[str], Coroutine[Any, Any, None]], ready: Callable[[str], None]
+) -> None:
+    """Serve as a head; `beside` runs with its URL as long as it does, and ends after it."""
+
+    async def serve() -> None:
+        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        serving = asyncio.ensure_future(run_head(settings, listening.set_result))
+        tasks: list[asyncio.Future[Any]] = [serving]
+        try:
+            await asyncio.wait((serving, listening), return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done():
+                ready(listening.result())
+                tasks.append(asyncio.ensure_future(beside(listening.result())))
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    with _listen_errors(settings):
+        run(serve())
+
+
+def run_supervised_head(order: HeadOrder) -> None:
+    """Serve as the one head of a Ray node until told to end, or until the node is gone."""
+    with hold(order.lock), _listen_errors(order.settings):
+        run(with_node(run_head(order.settings, lambda _: None), order.node_pid))
 
 
 def run_worker_alone(settings: Settings, join_url: str, name: str) -> None:
