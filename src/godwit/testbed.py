@@ -53,6 +53,7 @@ def _options(python: Path, core: int) -> dict[str, Option]:
         "python": str(python.absolute()),
         "dtype": "float32",
         "nixl": True,
+        "share_prefixes": False,
         "flags": _FLAGS,
         "env": f"{_ENV} VLLM_CPU_OMP_THREADS_BIND={core}",
         "cores": str(core),

@@ -10,16 +10,18 @@ from godwit.engines.checkpoints import locate
 from godwit.engines.gguf import open_vocabulary
 from godwit.engines.leases import VALID_S, Lease
 from godwit.engines.nixl import NixlKv
+from godwit.engines.server import Seat
 from godwit.engines.vllm import VllmServer
 from godwit.errors import BadRequestError, EngineError
 from godwit.ports import Computed, Generated, SequenceSpec
-from godwit.types import ChatMessage, Sampling, TokenId
+from godwit.types import ChatMessage, RequestId, Sampling, TokenId
 from tests.engines.rig import Rig
 from tests.vllm.conftest import MODEL, attached
 
 LENGTH = 24
 GREEDY = Sampling(seed=1, max_tokens=LENGTH, temperature=0.0, ignore_eos=True)
 Rigs = list[Rig]
+SEAT = Seat(0, RequestId("a stay"))
 
 
 def prompt(rig: Rig, text: str, times: int = 1) -> tuple[TokenId, ...]:
@@ -107,7 +109,7 @@ def test_a_grammar_that_has_begun_is_not_continued(rigs: Rigs) -> None:
 
 async def refused(kv: NixlKv, ids: Sequence[TokenId], lease: Lease, why: str) -> None:
     with pytest.raises(EngineError, match=why):
-        await kv.import_kv(ids, bytearray(msgspec.json.encode(lease)))
+        await kv.import_kv(SEAT, ids, bytearray(msgspec.json.encode(lease)))
 
 
 def test_a_lease_is_taken_once_for_its_tokens_while_it_is_fresh(
@@ -122,10 +124,10 @@ def test_a_lease_is_taken_once_for_its_tokens_while_it_is_fresh(
         source, destination = attached(servers[0]), attached(servers[1])
         assert source.kv is not None
         assert destination.kv is not None
-        lease = msgspec.json.decode(await source.kv.export_kv(ids), type=Lease)
-        later = msgspec.json.decode(await source.kv.export_kv(ids), type=Lease)
+        lease = msgspec.json.decode(await source.kv.export_kv(SEAT, ids), type=Lease)
+        later = msgspec.json.decode(await source.kv.export_kv(SEAT, ids), type=Lease)
         await refused(destination.kv, others, lease, "other tokens")
-        await destination.kv.import_kv(ids, bytearray(msgspec.json.encode(lease)))
+        await destination.kv.import_kv(SEAT, ids, bytearray(msgspec.json.encode(lease)))
         await refused(destination.kv, ids, lease, "has been used")
         aged = msgspec.structs.replace(later, issued_s=later.issued_s - 2 * VALID_S)
         await refused(destination.kv, ids, aged, "s old")

@@ -21,7 +21,7 @@ from godwit.engines.gguf import GgufFile
 from godwit.engines.limits import check_common
 from godwit.engines.llamacpp import LlamaOptions, llama_info
 from godwit.engines.sampling import draw_seed
-from godwit.engines.server import Drawn
+from godwit.engines.server import Drawn, Seat
 from godwit.errors import BadRequestError, EngineError, ModelLoadError
 from godwit.ports import SequenceSpec
 from godwit.types import Alternative, ChatMessage, ModelName, Sampling, Token, TokenId
@@ -118,15 +118,15 @@ class LlamaServer:
                 param="repetition_penalty",
             )
 
-    async def prefill(self, slot: int, ids: Sequence[TokenId]) -> None:
-        await self._ask({"prompt": ids, "n_predict": 0, "id_slot": slot, "cache_prompt": True})
+    async def prefill(self, seat: Seat, ids: Sequence[TokenId]) -> None:
+        await self._ask({"prompt": ids, "n_predict": 0, "id_slot": seat.slot, "cache_prompt": True})
 
-    async def draw(self, slot: int, sequence: SequenceSpec) -> AsyncGenerator[Drawn, None]:
+    async def draw(self, seat: Seat, sequence: SequenceSpec) -> AsyncGenerator[Drawn, None]:
         output = list(sequence.output_ids)
         while True:
             body = _body(sequence.sampling, len(output))
             prompt = [*sequence.prompt_ids, *output]
-            answer = await self._ask({"prompt": prompt, "id_slot": slot, **body})
+            answer = await self._ask({"prompt": prompt, "id_slot": seat.slot, **body})
             if answer["stop_type"] == "eos":
                 yield Drawn((), "stop")
                 return

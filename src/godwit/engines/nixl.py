@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from godwit.engines.leases import Leases
+from godwit.engines.server import Seat
 from godwit.errors import EngineError
 from godwit.types import TokenId
 
-Complete = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+Complete = Callable[[Seat, dict[str, Any]], Awaitable[dict[str, Any]]]
 
 LEASE_S = 60
 """For so long a source keeps KV that nobody has come for; an option of the connector."""
@@ -37,17 +38,17 @@ class NixlKv:
         self._complete = complete
         self._leases = Leases()
 
-    async def export_kv(self, ids: Sequence[TokenId]) -> bytearray:
+    async def export_kv(self, seat: Seat, ids: Sequence[TokenId]) -> bytearray:
         """A lease on the KV of `ids`."""
-        params = (await self._ask(ids, _OFFER)).get("kv_transfer_params")
+        params = (await self._ask(seat, ids, _OFFER)).get("kv_transfer_params")
         if not params:
             raise EngineError("vLLM offers no KV: start it with a NixlConnector (option nixl)")
         return self._leases.issue(ids, params, time.time())
 
-    async def import_kv(self, ids: Sequence[TokenId], data: bytearray) -> None:
+    async def import_kv(self, seat: Seat, ids: Sequence[TokenId], data: bytearray) -> None:
         """Pull the KV of `ids` by another server's lease; EngineError where it must not be used."""
-        await self._ask(ids, self._leases.redeem(ids, data, time.time()))
+        await self._ask(seat, ids, self._leases.redeem(ids, data, time.time()))
 
-    async def _ask(self, ids: Sequence[TokenId], params: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, seat: Seat, ids: Sequence[TokenId], params: dict[str, Any]) -> dict[str, Any]:
         body = {"prompt": list(ids), "max_tokens": 1, "temperature": 0, "kv_transfer_params": params}
-        return await self._complete(body)
+        return await self._complete(seat, body)

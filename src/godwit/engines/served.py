@@ -270,7 +270,7 @@ class ServedEngine:
         start_s = self._clock() if state.round is None else state.round.start_s
         # What is in no full block is not kept, so that it is left to `draw`.
         if target // block > first // block:
-            await self._server.prefill(state.slot, state.tokens[: target // block * block])
+            await self._server.prefill(state.seat, state.tokens[: target // block * block])
         state.num_computed = target
         state.round = None if len(state.tokens) == target else OpenRound(target, target, self._clock())
         self._emit(Computed(state.request, target, target - first, self._clock() - start_s))
@@ -281,7 +281,7 @@ class ServedEngine:
             return
         output = tuple(state.tokens[len(state.spec.prompt_ids) :])
         spec = SequenceSpec(state.spec.prompt_ids, output, state.spec.sampling)
-        async with aclosing(self._server.draw(state.slot, spec)) as answer:
+        async with aclosing(self._server.draw(state.seat, spec)) as answer:
             async for drawn in answer:
                 if events := state.take(drawn, self.info.context_tokens):
                     self._emit(*events)
@@ -302,7 +302,7 @@ class ServedEngine:
         first, problem = state.num_computed, None
         if block is not None:
             try:
-                await self._shipping.import_kv(state.tokens[: block.kv.last], block.data)
+                await self._shipping.import_kv(state.seat, state.tokens[: block.kv.last], block.data)
                 state.num_computed = block.kv.last
             except GodwitError as error:
                 problem = error.message
@@ -316,7 +316,7 @@ class ServedEngine:
 
     async def _export(self, state: ServedSequence, kv: KvRange) -> None:
         try:
-            data = await self._shipping.export_kv(state.tokens[: kv.last])
+            data = await self._shipping.export_kv(state.seat, state.tokens[: kv.last])
             event = KvExported(state.request, kv, data)
         except GodwitError as error:
             event = KvExported(state.request, kv, bytearray(), error.message)

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 
 from godwit.engines.sequence import OpenRound, Phase
-from godwit.engines.server import Drawn
+from godwit.engines.server import Drawn, Seat
 from godwit.ports import Ended, EngineEvent, Generated, Held, SequenceSpec
 from godwit.protocol.awaiting import AwaitedKv
 from godwit.types import RequestId, TokenId
@@ -26,6 +26,10 @@ class ServedSequence:
     pace: float = 1.0
     work: asyncio.Task[None] | None = None
     asked_s: float = 0.0
+
+    @property
+    def seat(self) -> Seat:
+        return Seat(self.slot, self.request)
 
     @property
     def num_output(self) -> int:

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple, Protocol
 
 from godwit.ports import SequenceSpec
-from godwit.types import ChatMessage, ModelInfo, Token, TokenId
+from godwit.types import ChatMessage, ModelInfo, RequestId, Token, TokenId
 
 
 class Drawn(NamedTuple):
@@ -12,6 +12,13 @@ class Drawn(NamedTuple):
 
     tokens: Sequence[Token]
     finish: str | None = None
+
+
+class Seat(NamedTuple):
+    """One stay of a request: the engine's slot for it, and a name that no other stay has."""
+
+    slot: int
+    name: RequestId
 
 
 class Server(Protocol):
@@ -37,11 +44,11 @@ class Server(Protocol):
 
     def check(self, sequence: SequenceSpec) -> None: ...
 
-    async def prefill(self, slot: int, ids: Sequence[TokenId]) -> None:
+    async def prefill(self, seat: Seat, ids: Sequence[TokenId]) -> None:
         """Have the server compute and keep the KV of `ids`."""
         ...
 
-    def draw(self, slot: int, sequence: SequenceSpec) -> AsyncGenerator[Drawn, None]:
+    def draw(self, seat: Seat, sequence: SequenceSpec) -> AsyncGenerator[Drawn, None]:
         """Outputs from the sequence's end on; closing the generator stops the server."""
         ...
 
@@ -68,10 +75,10 @@ class KvShipping(Protocol):
     @property
     def bytes_per_token(self) -> int: ...
 
-    async def export_kv(self, ids: Sequence[TokenId]) -> bytearray:
+    async def export_kv(self, seat: Seat, ids: Sequence[TokenId]) -> bytearray:
         """What another server needs to get the KV of `ids`."""
         ...
 
-    async def import_kv(self, ids: Sequence[TokenId], data: bytearray) -> None:
+    async def import_kv(self, seat: Seat, ids: Sequence[TokenId], data: bytearray) -> None:
         """Get the KV of `ids`; EngineError where `data` must not be used."""
         ...

@@ -23,7 +23,7 @@ from godwit.engines.identity import identity
 from godwit.engines.limits import check_common
 from godwit.engines.nixl import LEASE_S, NixlKv
 from godwit.engines.pinning import pin
-from godwit.engines.server import Drawn
+from godwit.engines.server import Drawn, Seat
 from godwit.errors import BadRequestError, ConfigError, EngineError, GodwitError, ModelLoadError
 from godwit.ports import SequenceSpec
 from godwit.types import (
@@ -52,10 +52,11 @@ class VllmOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """`url` is a server that runs already. Else `python` names the interpreter that has vLLM, `flags` are
     vLLM's own after Godwit's, and `env` is more environment: "A=1 B=2".
 
-    `dtype` is vLLM's flag; on a CPU "auto" serves float32 folders in bfloat16. With `nixl` KV moves too:
-    `kv_host` is the address at which other servers reach this one's KV, `kv_device` where their buffers
-    are. Its threads are kept to `cores`, as in "0,1". `device_bytes` is what an instance takes (None: weights
-    and KV).
+    `dtype` is vLLM's flag; on a CPU "auto" serves float32 folders in bfloat16. Without `share_prefixes` no
+    request finds another one's KV in the prefix cache, nor its own of an earlier stay. With `nixl` KV moves
+    too: `kv_host` is the address at which other servers reach this one's KV, `kv_device` where their
+    buffers are. Threads are kept to `cores`, as in "0,1". `device_bytes` is what an instance takes (None:
+    weights and KV).
     """
 
     url: str | None = None
@@ -65,6 +66,7 @@ class VllmOptions(Struct, frozen=True, forbid_unknown_fields=True):
     start_timeout_s: float = 600.0
     chat_template: str | None = None
     dtype: str = "auto"
+    share_prefixes: bool = True
     nixl: bool = False
     kv_host: str = "127.0.0.1"
     kv_device: str = "cpu"
@@ -121,6 +123,7 @@ class VllmServer:
         source = options.chat_template or self._folder.chat_template
         bos, eos = self._folder.special("bos_token"), self._folder.special("eos_token")
         self._template = None if source is None else ChatTemplate(source, bos=bos, eos=eos)
+        self._shares_prefixes = options.share_prefixes
         self._session: aiohttp.ClientSession | None = None
         self._process: ServerProcess | None = None
         if options.url is None:
@@ -194,19 +197,15 @@ class VllmServer:
             if sequence.output_ids and getattr(sequence.sampling, name) is not None:
                 raise BadRequestError(f"vLLM cannot continue a {name} that has begun", param=name)
 
-    async def prefill(self, slot: int, ids: Sequence[TokenId]) -> None:  # noqa: ARG002 -- vLLM has none
-        await self.complete({"prompt": ids, "max_tokens": 1, "temperature": 0})
+    async def prefill(self, seat: Seat, ids: Sequence[TokenId]) -> None:
+        await self.complete(seat, {"prompt": ids, "max_tokens": 1, "temperature": 0})
 
-    async def draw(
-        self,
-        slot: int,  # noqa: ARG002 -- vLLM has none
-        sequence: SequenceSpec,
-    ) -> AsyncGenerator[Drawn, None]:
+    async def draw(self, seat: Seat, sequence: SequenceSpec) -> AsyncGenerator[Drawn, None]:
         sampling, num_output = sequence.sampling, len(sequence.output_ids)
         num_tokens = len(sequence.prompt_ids) + num_output
         room = min(sampling.max_tokens - num_output, self.info.context_tokens - num_tokens)
         body = {"prompt": [*sequence.prompt_ids, *sequence.output_ids], "stream": True, "max_tokens": room}
-        async with self._post(body | _sampling(sampling, num_output)) as answer:
+        async with self._post(seat, body | _sampling(sampling, num_output)) as answer:
             await _check(answer)
             async for line in answer.content:
                 if not line.startswith(b"data: {"):
@@ -246,15 +245,18 @@ class VllmServer:
         if self._process is not None:
             await asyncio.to_thread(self._process.stop)
 
-    def _post(self, body: dict[str, Any]) -> Any:
+    def _post(self, seat: Seat, body: dict[str, Any]) -> Any:
         if self._session is None:
             limit = aiohttp.ClientTimeout(total=ANSWER_S)
             self._session = aiohttp.ClientSession(timeout=limit, read_bufsize=1 << 20)
-        return self._session.post(f"{self.url}/v1/completions", json={"model": self.info.name, **body})
+        salt = {} if self._shares_prefixes else {"cache_salt": seat.name}
+        return self._session.post(
+            f"{self.url}/v1/completions", json={"model": self.info.name, **salt, **body}
+        )
 
-    async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+    async def complete(self, seat: Seat, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to a completion request that does not stream; EngineError where vLLM refuses."""
-        async with self._post(body) as answer:
+        async with self._post(seat, body) as answer:
             await _check(answer)
             told: dict[str, Any] = await answer.json()
             return told
