@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 from collections.abc import AsyncGenerator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -249,7 +250,8 @@ class VllmServer:
         if self._session is None:
             limit = aiohttp.ClientTimeout(total=ANSWER_S)
             self._session = aiohttp.ClientSession(timeout=limit, read_bufsize=1 << 20)
-        salt = {} if self._shares_prefixes else {"cache_salt": seat.name}
+        # Hashed, for vLLM takes no "@".
+        salt = {} if self._shares_prefixes else {"cache_salt": sha256(seat.name.encode()).hexdigest()}
         return self._session.post(
             f"{self.url}/v1/completions", json={"model": self.info.name, **salt, **body}
         )
