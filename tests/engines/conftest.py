@@ -6,7 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from godwit.engines import create_engine
+from godwit.engines.served import ServedEngine
 from tests.engines.rig import Rig
+from tests.engines.scriptedserver import ScriptedServer
 
 SLOTS = 3
 CONTEXT_TOKENS = 400
@@ -42,7 +44,15 @@ def server_rig() -> Iterator[Rig]:
     rig.engine.close()
 
 
-RIGS = {"fake": "fake_rig", "llamacpp": "llama_rig", "llama-server": "server_rig"}
+@pytest.fixture(scope="session")
+def served_rig() -> Iterator[Rig]:
+    server = ScriptedServer(slots=SLOTS, context_tokens=CONTEXT_TOKENS, decode_s=0.002)
+    rig = Rig(ServedEngine(server, server))
+    yield rig
+    rig.engine.close()
+
+
+RIGS = {"fake": "fake_rig", "llamacpp": "llama_rig", "llama-server": "server_rig", "served": "served_rig"}
 
 
 @pytest.fixture(params=RIGS)
