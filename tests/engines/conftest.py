@@ -6,7 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from godwit.engines import create_engine
+from godwit.engines.served import ServedEngine
 from tests.engines.rig import Rig
+from tests.engines.scriptedserver import ScriptedServer
+from tests.engines.servedrig import Make
 
 SLOTS = 3
 CONTEXT_TOKENS = 400
@@ -42,7 +45,33 @@ def server_rig() -> Iterator[Rig]:
     rig.engine.close()
 
 
-RIGS = {"fake": "fake_rig", "llamacpp": "llama_rig", "llama-server": "server_rig"}
+@pytest.fixture(scope="session")
+def served_rig() -> Iterator[Rig]:
+    server = ScriptedServer(slots=SLOTS, context_tokens=CONTEXT_TOKENS, decode_s=0.002)
+    rig = Rig(ServedEngine(server, server))
+    yield rig
+    rig.engine.close()
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes servers with their engines, which are closed at the end."""
+    made: list[tuple[ScriptedServer, Rig]] = []
+
+    def make_one(*, ships: bool = True, **options: int) -> tuple[ScriptedServer, Rig]:
+        server = ScriptedServer(**options)
+        made.append((server, Rig(ServedEngine(server, server if ships else None))))
+        return made[-1]
+
+    yield make_one
+    for server, rig in made:
+        for gate in list(server.gates.values()):
+            gate.open()
+        rig.engine.close()
+        assert server.is_closed
+
+
+RIGS = {"fake": "fake_rig", "llamacpp": "llama_rig", "llama-server": "server_rig", "served": "served_rig"}
 
 
 @pytest.fixture(params=RIGS)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from godwit.engines import guard
 from godwit.engines.child import ServerProcess, answers, free_port, parse_environ
 from godwit.engines.pinning import pin
 from godwit.errors import ConfigError, ModelLoadError
@@ -104,6 +105,29 @@ def test_a_program_that_does_not_exist_is_an_error() -> None:
     server = ServerProcess(("no-such-program-here",), {})
     with pytest.raises(ModelLoadError, match="no-such-program-here"):
         server.wait_until(lambda: False, DEADLINE_S)
+
+
+def test_whatever_goes_wrong_while_it_is_waited_for_ends_it() -> None:
+    server = ServerProcess((sys.executable, "-c", "import time; time.sleep(1000)"), {})
+    pid = server.pid
+    with pytest.raises(ZeroDivisionError):
+        server.wait_until(lambda: bool(1 / 0), DEADLINE_S)
+    wait_for(lambda: not is_there(pid))
+
+
+def test_a_log_that_grows_too_long_is_emptied_and_written_on(tmp_path: Path) -> None:
+    go_on = tmp_path / "go_on"
+    code = (
+        f"import pathlib, time\nprint('x' * {guard.MAX_LOG_BYTES}, flush=True)\n"
+        f"while not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.01)\n"
+        "print('last', flush=True)\ntime.sleep(1000)"
+    )
+    server = ServerProcess((sys.executable, "-c", code), {})
+    server.wait_until(lambda: server.log_bytes > guard.MAX_LOG_BYTES, DEADLINE_S)
+    wait_for(lambda: server.log_bytes == 0)
+    go_on.touch()
+    wait_for(lambda: server.log_bytes > 0)
+    assert server.stop() == "last\n"
 
 
 def test_nothing_answers_on_a_free_port() -> None:

@@ -2,16 +2,16 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from godwit.engines.inbox import Inbox
+from godwit.engines.readers import Readers
 from godwit.engines.runner import Runner
 from godwit.engines.sequence import OpenRound, Phase, Plan, SequenceState, plan_step
 from godwit.engines.slots import SlotBook
-from godwit.errors import EngineError, GodwitError, InvariantBrokenError, NoFreeSlotError
+from godwit.errors import EngineError, GodwitError, InvariantBrokenError
 from godwit.ports import (
     Computed,
     Ended,
@@ -55,9 +55,7 @@ class BatchingEngine:
         self._thread: threading.Thread | None = None
         # The callers' side.
         self._slots = SlotBook(runner.slots, runner.info.name)
-        self._guard = threading.Lock()
-        self._changed = threading.Condition(self._guard)
-        self._num_readers = 0
+        self._readers = Readers(runner.info.name)
         self._is_closed = False
         # The engine thread's side.
         self._sequences: dict[RequestId, SequenceState] = {}
@@ -105,21 +103,19 @@ class BatchingEngine:
 
     def close(self) -> None:
         """Stop the thread at the next token boundary and free the model; a second call does nothing."""
-        with self._guard:
-            if self._is_closed:
-                return
-            self._is_closed = True
+        if not self._readers.refuse():
+            return
+        self._is_closed = True
         self._slots.refuse("the engine is closed")
         self._inbox.put(lambda: None, is_urgent=True)
         self._runner.interrupt()
         if self._thread is not None:
             self._thread.join()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._num_readers)
+        self._readers.wait()
         self._runner.close()
 
     def tokenize(self, text: str, *, add_special: bool) -> list[TokenId]:
-        with self._reading():
+        with self._readers.reading():
             return self._runner.tokenize(text, add_special=add_special)
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
@@ -129,25 +125,11 @@ class BatchingEngine:
         return self._runner.piece(token)
 
     def try_out(self, sampling: Sampling) -> None:
-        with self._reading():
+        with self._readers.reading():
             self._runner.try_out(sampling)
 
     def check(self, sequence: SequenceSpec) -> None:
         self._runner.check(sequence)
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Keep the model until the block ends: it may run in any thread, beside `close`."""
-        with self._guard:
-            if self._is_closed:
-                raise NoFreeSlotError(f"{self.info.name} is being unloaded")
-            self._num_readers += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._num_readers -= 1
-                self._changed.notify_all()
 
     # Commands. Each is a closure that runs in the engine's thread.
 

@@ -1,5 +1,6 @@
 """A server as a child process: started, waited for, and ended with everything that it has started."""
 
+import fcntl
 import os
 import shlex
 import socket
@@ -10,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from http.client import HTTPException
 from pathlib import Path
 
 from godwit.errors import ConfigError, ModelLoadError
@@ -26,6 +28,8 @@ class ServerProcess:
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         """Start it; ModelLoadError where there is no such program."""
         self._log = tempfile.TemporaryFile(prefix="godwit-server-")  # noqa: SIM115 -- closed by `stop`
+        # So that it can be cut while it is written to: `guard.py` keeps it short.
+        fcntl.fcntl(self._log, fcntl.F_SETFL, fcntl.fcntl(self._log, fcntl.F_GETFL) | os.O_APPEND)
         guard = Path(__file__).with_name("guard.py")
         self._process = subprocess.Popen(
             (sys.executable, "-P", str(guard), *command),
@@ -49,8 +53,23 @@ class ServerProcess:
         """Whether it has not ended yet."""
         return self._process.poll() is None
 
+    @property
+    def log_bytes(self) -> int:
+        """How long the file with its output is now."""
+        return os.fstat(self._log.fileno()).st_size
+
     def wait_until(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
-        """Block until it is ready; ModelLoadError with its last lines where it ends first, or is too slow."""
+        """Block until it is ready; ModelLoadError with its last lines where it ends first, or is too slow.
+
+        Whatever goes wrong, it is stopped.
+        """
+        try:
+            self._wait_until(is_ready, timeout_s)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait_until(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
         end_s = time.monotonic() + timeout_s
         while not is_ready():
             if not self.is_running:
@@ -98,9 +117,12 @@ def answers(url: str) -> bool:
 
 def fetch(url: str) -> bytes:
     """What a GET of `url` gives; OSError where it fails."""
-    with urllib.request.urlopen(url, timeout=_ASK_S) as answer:
-        body: bytes = answer.read()
-        return body
+    try:
+        with urllib.request.urlopen(url, timeout=_ASK_S) as answer:
+            body: bytes = answer.read()
+            return body
+    except (HTTPException, ValueError) as error:  # what answers speaks no HTTP; this is no URL
+        raise OSError(f"{url}: {error!r}") from error
 
 
 def parse_environ(text: str) -> dict[str, str]:

@@ -7,11 +7,14 @@ So a server does not outlive the worker that started it, however the worker ends
 import contextlib
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
 
 GRACE_S = 10.0
+LOOK_S = 5.0
+MAX_LOG_BYTES = 16 << 20
 
 
 def _signal(group: int, number: int) -> None:
@@ -29,6 +32,20 @@ def _end_with_stdin(process: "subprocess.Popen[bytes]") -> None:
         _signal(process.pid, signal.SIGKILL)
 
 
+def _ended(process: "subprocess.Popen[bytes]") -> int | None:
+    try:
+        return process.wait(LOOK_S)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _cut(log: int) -> None:
+    """Empty a file that has grown too long: servers write some lines for every request."""
+    told = os.fstat(log)
+    if stat.S_ISREG(told.st_mode) and told.st_size > MAX_LOG_BYTES:
+        os.ftruncate(log, 0)
+
+
 def main() -> int:
     """Run the command of the arguments to its end; its exit status."""
     process = subprocess.Popen(
@@ -36,7 +53,8 @@ def main() -> int:
     )
     print(process.pid, flush=True)
     threading.Thread(target=_end_with_stdin, args=(process,), daemon=True).start()
-    status = process.wait()
+    while (status := _ended(process)) is None:
+        _cut(sys.stderr.fileno())
     # Its children hold the device, and without it they are of no use.
     _signal(process.pid, signal.SIGKILL)
     return status

@@ -42,7 +42,10 @@ def find_folder(name: str, path: Path | None, python: str) -> Path:
     def make(target: Path) -> None:
         # Without -P the script would take this folder's modules for packages of the same names.
         command = (python, "-P", str(script), str(gguf), str(target))
-        done = subprocess.run(command, capture_output=True, text=True, timeout=CONVERT_S, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=CONVERT_S, check=False)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise ModelLoadError(f"{python} could not make a folder of {gguf}: {error}") from error
         if done.returncode != 0:
             raise ModelLoadError(f"{python} could not make a folder of {gguf}: {done.stderr[-500:]}")
 
@@ -58,7 +61,7 @@ class HfFolder:
         self.path = path
         self._config = self._read("config.json")
         self.tokenizer = self._tokenizer()
-        self.num_vocab = int(self._config["vocab_size"])
+        self.num_vocab = self._size("vocab_size")
         self.eos_ids = frozenset(_ids(self._read("generation_config.json", {}).get("eos_token_id")))
         self.eos_ids |= frozenset(_ids(self._config.get("eos_token_id")))
 
@@ -72,11 +75,25 @@ class HfFolder:
             raise ModelLoadError(f"cannot read {file}: {error}") from error
         return found
 
+    def _size(self, name: str) -> int:
+        if not isinstance(value := self._config.get(name), int):
+            raise ModelLoadError(
+                f"{self.path / 'config.json'} has no {name}: only text models are understood"
+            )
+        return value
+
     def _tokenizer(self) -> Tokenizer:
         file = self.path / "tokenizer.json"
         if not file.is_file():
             raise ModelLoadError(f"{file} is missing: save the model's fast tokenizer there")
-        return Tokenizer.from_file(str(file))
+        try:
+            tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # of no class of its own
+            raise ModelLoadError(f"cannot read {file}: {error}") from error
+        # Some are saved with a length to cut every text to.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
 
     @cached_property
     def pieces(self) -> list[bytes]:
@@ -87,6 +104,8 @@ class HfFolder:
         added = {one["id"]: one for one in described["added_tokens"]}
         table, pieces = _byte_table(), [b""] * self.num_vocab
         for text, token in self.tokenizer.get_vocab(with_added_tokens=True).items():
+            if token >= self.num_vocab:
+                continue  # the model has no such output
             if token not in added:
                 pieces[token] = bytes(table[char] for char in text)
             elif not added[token]["special"]:
@@ -125,22 +144,25 @@ class HfFolder:
     def kv_bytes_per_token(self, dtype: str = "auto") -> int:
         """Keys and values of all layers in this type; "auto" is the weights' own."""
         config = self._config
-        heads = int(config["num_attention_heads"])
-        width = int(config.get("head_dim") or int(config["hidden_size"]) // heads)
+        heads = self._size("num_attention_heads")
+        width = int(config.get("head_dim") or self._size("hidden_size") // heads)
         kv_heads = int(config.get("num_key_value_heads") or heads)
         own = str(config.get("dtype") or config.get("torch_dtype"))
         num_bytes = _WIDTHS.get(own if dtype == "auto" else dtype, 2)
-        return 2 * int(config["num_hidden_layers"]) * kv_heads * width * num_bytes
+        return 2 * self._size("num_hidden_layers") * kv_heads * width * num_bytes
 
     def digest(self) -> str:
         """SHA-256 over the digests of all that decides what the model says."""
         names = [*self._weights, self.path / "config.json", self.path / "tokenizer.json"]
         return hashlib.sha256("".join(digest(file) for file in names).encode()).hexdigest()
 
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self.pieces))
+
     def tokenize(self, text: str, *, add_special: bool, context_tokens: int) -> list[TokenId]:
         """Ids of `text`; ContextTooLongError without a look at a text that could fit in no context."""
-        longest = max(map(len, self.pieces))
-        if len(text) > context_tokens * longest:
+        if len(text) > context_tokens * self._longest:
             raise ContextTooLongError(
                 f"the prompt has {len(text)} characters, the context {context_tokens} tokens: shorten it",
                 param="prompt",

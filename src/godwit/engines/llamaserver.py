@@ -12,21 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 from msgspec import Struct
 
 from godwit.engines.capi import lib, load_model
 from godwit.engines.chat import ChatTemplate
-from godwit.engines.child import ServerProcess, answers, free_port
+from godwit.engines.child import ServerProcess, answers, fetch, free_port
 from godwit.engines.gguf import GgufFile
 from godwit.engines.limits import check_common
 from godwit.engines.llamacpp import LlamaOptions, llama_info
 from godwit.engines.sampling import draw_seed
 from godwit.engines.server import Drawn, Seat
+from godwit.engines.session import open_session
 from godwit.errors import BadRequestError, EngineError, ModelLoadError
 from godwit.ports import SequenceSpec
 from godwit.types import Alternative, ChatMessage, ModelName, Sampling, Token, TokenId
 
-ANSWER_S = 600.0
 _ALIVE_S = 2.0
 _OWN_SERVER = (sys.executable, "-P", str(Path(__file__).with_name("xllamacpp_server.py")))
 # The order that OpenAI's fields mean: the temperature before what cuts the distribution.
@@ -77,11 +78,17 @@ class LlamaServer:
         self._template = None if source is None else ChatTemplate(source, bos=bos, eos=eos)
         self._session: aiohttp.ClientSession | None = None
         self._process: ServerProcess | None = None
-        self._url = options.url
-        if self._url is None:
-            self._url = self._launch(path, context_tokens, threads, options)
-        elif not answers(f"{self._url}/health"):
-            raise ModelLoadError(f"no llama-server answers at {self._url}: start it, or drop option url")
+        try:
+            if options.url is None:
+                self._url = self._launch(path, context_tokens, threads, options)
+            else:
+                self._url = options.url.rstrip("/")
+            self._look(context_tokens)
+        except BaseException:
+            if self._process is not None:
+                self._process.stop()
+            lib().llama_model_free(self._model)
+            raise
 
     def _launch(self, path: Path, context_tokens: int, threads: int, options: LlamaServerOptions) -> str:
         port = free_port()
@@ -93,6 +100,25 @@ class LlamaServer:
         self._process = ServerProcess((*command, *where, *flags, *shlex.split(options.flags)), {})
         self._process.wait_until(lambda: answers(f"{url}/health"), options.start_timeout_s)
         return url
+
+    def _look(self, context_tokens: int) -> None:
+        """ModelLoadError where the server is not there, or is not what these requests need."""
+        if not answers(f"{self._url}/health"):
+            raise ModelLoadError(f"no llama-server answers at {self._url}: start it, or drop option url")
+        try:
+            told = msgspec.json.decode(fetch(f"{self._url}/props"))
+            (model,) = msgspec.json.decode(fetch(f"{self._url}/v1/models"))["data"]
+            slots, room = told["total_slots"], told["default_generation_settings"]["n_ctx"]
+            num_vocab = model["meta"]["n_vocab"]
+        except (OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+            raise ModelLoadError(f"{self._url} does not answer as llama-server does: {error!r}") from error
+        if num_vocab != self._file.num_vocab:
+            raise ModelLoadError(f"{self._url} serves another model than {self._file.path}: {model['id']}")
+        if slots < self.slots or room < context_tokens:
+            raise ModelLoadError(
+                f"{self._url} has {slots} slots of {room} tokens: start it with --parallel {self.slots} "
+                f"--ctx-size {self.slots * context_tokens}, or lower worker.slots or worker.context_tokens"
+            )
 
     def tokenize(self, text: str, *, add_special: bool) -> list[TokenId]:
         return self._file.tokenize(text, add_special=add_special)
@@ -148,7 +174,7 @@ class LlamaServer:
 
     async def _ask(self, body: dict[str, Any]) -> dict[str, Any]:
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_S))
+            self._session = open_session()
         async with self._session.post(f"{self._url}/completion", json=body) as answer:
             if answer.status != 200:
                 raise EngineError(f"llama-server refused ({answer.status}): {await answer.text()}")

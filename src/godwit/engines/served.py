@@ -5,7 +5,6 @@ generating one is a request that streams. To stop, the connection is closed: wha
 """
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
@@ -15,9 +14,11 @@ from typing import Any
 import aiohttp
 import structlog
 
+from godwit.engines.loopthread import LoopThread
+from godwit.engines.readers import Readers
 from godwit.engines.sequence import OpenRound, Phase
 from godwit.engines.served_sequence import ServedSequence
-from godwit.engines.server import KvShipping, Server
+from godwit.engines.server import KvShipping, Seat, Server
 from godwit.engines.slots import SlotBook
 from godwit.errors import EngineError, GodwitError, InvariantBrokenError
 from godwit.ports import (
@@ -47,7 +48,9 @@ _log = structlog.get_logger(__name__)
 START_WAIT_S = 0.002
 """A request that starts is told to generate at once: then its first pass is not asked for by itself."""
 _USUAL_WEIGHT = 0.2  # of the newest token in the running mean that `pace` multiplies
-_CLOSE_S = 30.0
+KV_S = 60.0
+"""A block of KV that takes longer is computed instead."""
+UNANSWERED = (aiohttp.ClientError, OSError, TimeoutError)
 
 
 class ServedEngine:
@@ -59,14 +62,12 @@ class ServedEngine:
         self._server = server
         self._kv = kv
         self._clock = clock
-        self._loop = asyncio.new_event_loop()
-        self._thread: threading.Thread | None = None
+        self._loop = LoopThread(f"engine-{server.info.name}", server.close, self._broken)
         self._slots = SlotBook(server.slots, server.info.name)
-        self._is_closed = False
+        self._readers = Readers(server.info.name)
         # The loop's side.
         self._sequences: dict[RequestId, ServedSequence] = {}
         self._free = list(range(server.slots))
-        self._tasks: set[asyncio.Task[None]] = set()
         self._on_step: OnStep = lambda _: None
         self._num_steps = 0
         self._usual_s = 0.0
@@ -94,8 +95,8 @@ class ServedEngine:
     @property
     def step_started_s(self) -> float | None:
         """Since when the server owes an answer; of several the one that it owes longest."""
-        working = [s.asked_s for s in list(self._sequences.values()) if s.work is not None]
-        return min(working, default=None)
+        working = [s for s in list(self._sequences.values()) if s.work is not None]
+        return min((s.asked_s for s in working if s.phase is not Phase.ENDED), default=None)
 
     @property
     def free_slots(self) -> int:
@@ -104,24 +105,19 @@ class ServedEngine:
     def start(self, on_step: OnStep) -> None:
         """Start the thread; `on_step` is called in it."""
         self._on_step = on_step
-        self._thread = threading.Thread(target=self._run, name=f"engine-{self.info.name}", daemon=True)
-        self._thread.start()
+        self._loop.start()
 
     def close(self) -> None:
         """Stop all requests and the server; a second call does nothing."""
-        if self._is_closed:
+        if not self._readers.refuse():
             return
-        self._is_closed = True
         self._slots.refuse("the engine is closed")
-        if self._thread is None:
-            self._loop.run_until_complete(self._stop())
-            self._loop.close()
-            return
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._readers.wait()
+        self._loop.close()
 
     def tokenize(self, text: str, *, add_special: bool) -> list[TokenId]:
-        return self._server.tokenize(text, add_special=add_special)
+        with self._readers.reading():
+            return self._server.tokenize(text, add_special=add_special)
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
         return self._server.render(messages)
@@ -142,10 +138,10 @@ class ServedEngine:
         if awaits is not None and not 0 <= awaits.kv.first < awaits.kv.last < num_tokens:
             raise InvariantBrokenError(f"{request} of {num_tokens} tokens cannot await {awaits.kv}")
         with self._slots.taking(request):
-            self._call(lambda: self._do_open(request, sequence, awaits))
+            self._loop.call(lambda: self._do_open(request, sequence, awaits))
 
     def export_kv(self, request: RequestId, kv: KvRange) -> None:
-        self._call(lambda: self._do_export(request, kv))
+        self._loop.call(lambda: self._do_export(request, kv))
 
     def import_kv(self, request: RequestId, kv: KvRange, data: bytearray) -> None:
         self._with(request, lambda s: self._do_import(s, Block(kv, data)))
@@ -168,11 +164,7 @@ class ServedEngine:
     def release(self, request: RequestId) -> None:
         with self._slots.releasing(request) as has_slot:
             if has_slot:
-                self._call(lambda: self._do_release(request))
-
-    def _call(self, act: Callable[[], None]) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(act)
+                self._loop.call(lambda: self._do_release(request))
 
     def _with(self, request: RequestId, act: Callable[[ServedSequence], None]) -> None:
         def do() -> None:
@@ -180,39 +172,17 @@ class ServedEngine:
             if state is not None and state.phase is not Phase.ENDED:
                 act(state)
 
-        self._call(do)
+        self._loop.call(do)
 
-    # The thread.
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-            self._loop.run_until_complete(self._stop())
-        finally:
-            self._loop.close()
-
-    async def _stop(self) -> None:
-        for state in list(self._sequences.values()):
-            self._cancel(state)
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_CLOSE_S)
-        await self._server.close()
+    # The loop.
 
     def _emit(self, *events: EngineEvent) -> None:
         self._num_steps += 1
         self._on_step(events)
 
-    def _spawn(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(doing)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     def _advance(self, state: ServedSequence) -> None:
         """Ask the server for what comes next, unless it is at work for this sequence."""
-        is_over = state.phase is Phase.ENDED or state.request not in self._sequences
-        if state.work is not None or is_over or self._is_closed:
+        if state.work is not None or state.phase is Phase.ENDED:
             return
         if state.awaited is not None:
             block = state.awaited.take(state.num_computed)
@@ -226,25 +196,29 @@ class ServedEngine:
         else:
             return
         state.asked_s = self._clock()
-        state.work = self._spawn(self._work(state, doing))
-        state.work.add_done_callback(lambda _: self._worked(state))
+        state.work = self._loop.spawn(lambda: self._work(state, doing))
+        if state.work is not None:
+            state.work.add_done_callback(lambda _: self._worked(state))
 
     async def _work(self, state: ServedSequence, doing: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await self._attempt(state, doing)
+        except Exception as error:  # a task's top: a server's answer decides what fails here
+            _log.exception("request failed", model=self.info.name, request=state.request)
+            self._fail(state, EngineError(f"the server's answer was not understood: {error!r}"))
+
+    async def _attempt(self, state: ServedSequence, doing: Callable[[], Coroutine[Any, Any, None]]) -> None:
         try:
             await doing()
         except GodwitError as error:
             self._fail(state, error)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            await self._lost(state, str(error) or type(error).__name__)
+        except UNANSWERED as error:
+            await self._lost(state, _reason(error))
 
     def _worked(self, state: ServedSequence) -> None:
         """Cancelled or not, it is over, and a command may have come meanwhile."""
         state.work = None
         self._advance(state)
-
-    def _cancel(self, state: ServedSequence) -> None:
-        if state.work is not None:
-            state.work.cancel()
 
     async def _lost(self, state: ServedSequence, reason: str) -> None:
         """One request got no answer: is it this one alone, or is the server gone?"""
@@ -252,13 +226,19 @@ class ServedEngine:
             self._fail(state, EngineError(f"the server broke off: {reason}"))
             return
         state.phase = Phase.ENDED
-        failure = f"the server of {self.info.name} is gone: {reason}"
+        self._give_up(f"the server of {self.info.name} is gone: {reason}")
+
+    def _broken(self, error: Exception) -> None:
+        """A command has failed: what it was about may hang for ever."""
+        self._give_up(f"the engine failed: {error!r}")
+
+    def _give_up(self, failure: str) -> None:
         if self._slots.refuse(failure):
-            _log.error("server gone", model=self.info.name, reason=reason)
+            _log.error("engine gives up", model=self.info.name, reason=failure)
             self._emit(Failed(None, failure, self.info.name))
 
     def _fail(self, state: ServedSequence, error: GodwitError) -> None:
-        if state.request in self._sequences:
+        if state.phase is not Phase.ENDED:
             state.phase = Phase.ENDED
             self._emit(Failed(state.request, error.message, code=error.code))
 
@@ -268,9 +248,10 @@ class ServedEngine:
         await asyncio.sleep(START_WAIT_S)
         first, target, block = state.num_computed, len(state.tokens), self._server.block_tokens
         start_s = self._clock() if state.round is None else state.round.start_s
-        # What is in no full block is not kept, so that it is left to `draw`.
-        if target // block > first // block:
-            await self._server.prefill(state.seat, state.tokens[: target // block * block])
+        # What is in no full block is not kept but left to `draw`. A server wants room for an output.
+        kept = min(target, self.info.context_tokens - 1) // block * block
+        if kept > first // block * block:
+            await self._server.prefill(state.seat, state.tokens[:kept])
         state.num_computed = target
         state.round = None if len(state.tokens) == target else OpenRound(target, target, self._clock())
         self._emit(Computed(state.request, target, target - first, self._clock() - start_s))
@@ -280,7 +261,7 @@ class ServedEngine:
             self._emit(end)
             return
         output = tuple(state.tokens[len(state.spec.prompt_ids) :])
-        spec = SequenceSpec(state.spec.prompt_ids, output, state.spec.sampling)
+        spec, is_first = SequenceSpec(state.spec.prompt_ids, output, state.spec.sampling), True
         async with aclosing(self._server.draw(state.seat, spec)) as answer:
             async for drawn in answer:
                 if events := state.take(drawn, self.info.context_tokens):
@@ -289,10 +270,13 @@ class ServedEngine:
                     return
                 now_s = self._clock()
                 newest_s, state.asked_s = now_s - state.asked_s, now_s
-                self._usual_s += (newest_s - self._usual_s) * (_USUAL_WEIGHT if self._usual_s else 1)
-                if state.pace > 1:
-                    await asyncio.sleep((state.pace - 1) * self._usual_s)
-                    state.asked_s = self._clock()
+                # The first took a prefill too.
+                if not is_first:
+                    self._usual_s += (newest_s - self._usual_s) * (_USUAL_WEIGHT if self._usual_s else 1)
+                is_first = False
+                # Even of what is here already each is a boundary, at which commands take effect.
+                await asyncio.sleep((state.pace - 1) * self._usual_s)
+                state.asked_s = self._clock()
         raise EngineError("the server ended an answer without saying why")
 
     # --- KV -------------------------------------------------------------------------------------------------
@@ -301,29 +285,44 @@ class ServedEngine:
         """Take one block that was shipped (None: no more will come)."""
         first, problem = state.num_computed, None
         if block is not None:
-            try:
-                await self._shipping.import_kv(state.seat, state.tokens[: block.kv.last], block.data)
-                state.num_computed = block.kv.last
-            except GodwitError as error:
-                problem = error.message
-        is_last = problem is not None or awaited.is_done(state.num_computed)
+            problem = await self._import(state.seat, state.tokens[: block.kv.last], block.data)
+            state.num_computed = block.kv.last if problem is None else first
+        is_last = block is None or problem is not None or awaited.is_done(state.num_computed)
         if is_last:
             state.awaited = None
             state.round = OpenRound(state.num_computed, len(state.tokens), self._clock())
         taken = KvRange(first, state.num_computed)
-        num_bytes = self._shipping.bytes_per_token * (taken.last - taken.first)
+        num_bytes = self._shipping.bytes_per_token * (taken.last - first) if taken.last > first else 0
         self._emit(KvImported(state.request, taken, Round(0, 0.0), is_last, problem, num_bytes))
 
-    async def _export(self, state: ServedSequence, kv: KvRange) -> None:
+    async def _import(self, seat: Seat, ids: Sequence[TokenId], data: bytearray) -> str | None:
+        """Why a block could not be taken; None where it was."""
         try:
-            data = await self._shipping.export_kv(state.seat, state.tokens[: kv.last])
-            event = KvExported(state.request, kv, data)
+            async with asyncio.timeout(KV_S):
+                await self._shipping.import_kv(seat, ids, data)
         except GodwitError as error:
-            event = KvExported(state.request, kv, bytearray(), error.message)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            event = KvExported(state.request, kv, bytearray(), f"the server did not answer: {error}")
-        if state.request in self._sequences:
-            self._emit(event)
+            return error.message
+        except UNANSWERED as error:
+            if not await self._server.is_alive():
+                raise
+            return f"the server did not take it: {_reason(error)}"
+        return None
+
+    async def _export(self, state: ServedSequence, kv: KvRange) -> None:
+        data, problem = bytearray(), None
+        try:
+            if not 0 <= kv.first < kv.last <= max(state.num_computed, len(state.tokens) - 1):
+                raise EngineError(f"{len(state.tokens)} tokens have no KV up to {kv.last}")
+            async with asyncio.timeout(KV_S):
+                data = await self._shipping.export_kv(state.seat, state.tokens[: kv.last])
+        except GodwitError as error:
+            problem = error.message
+        except UNANSWERED as error:
+            problem = f"the server did not answer: {_reason(error)}"
+        except Exception as error:  # as in `_work`
+            problem = f"the server's answer was not understood: {error!r}"
+        if self._sequences.get(state.request) is state:
+            self._emit(KvExported(state.request, kv, data, problem))
 
     @property
     def _shipping(self) -> KvShipping:
@@ -344,11 +343,11 @@ class ServedEngine:
     def _do_append(self, state: ServedSequence, ids: tuple[TokenId, ...]) -> None:
         if state.phase is Phase.GENERATING:
             self._fail(state, EngineError("tokens were appended to a request that is generating"))
-            self._cancel(state)
+            state.cancel()
             return
         if len(state.tokens) + len(ids) > self.info.context_tokens:
             self._fail(state, EngineError(f"more than {self.info.context_tokens} tokens were appended"))
-            self._cancel(state)
+            state.cancel()
             return
         state.tokens.extend(ids)
         if state.round is None:
@@ -357,7 +356,7 @@ class ServedEngine:
 
     def _do_export(self, request: RequestId, kv: KvRange) -> None:
         if (state := self._sequences.get(request)) is not None:
-            self._spawn(self._export(state, kv))
+            self._loop.spawn(lambda: self._export(state, kv))
 
     def _do_import(self, state: ServedSequence, block: Block) -> None:
         if state.awaited is not None:
@@ -372,7 +371,7 @@ class ServedEngine:
     def _do_generate(self, state: ServedSequence) -> None:
         if state.phase is Phase.HELD and state.awaited is None:
             # A pass that is under way is part of what `draw` asks for.
-            self._cancel(state)
+            state.cancel()
         state.phase, state.hold_at = Phase.GENERATING, None
         self._advance(state)
 
@@ -380,8 +379,8 @@ class ServedEngine:
         if state.phase is Phase.GENERATING and at_output is not None and at_output > state.num_output:
             state.hold_at = at_output
             return
-        if state.phase is Phase.GENERATING:
-            self._cancel(state)
+        if state.phase is Phase.GENERATING and state.awaited is None:
+            state.cancel()
         state.phase, state.hold_at = Phase.HELD, None
         self._emit(Held(state.request, state.num_output))
 
@@ -391,4 +390,9 @@ class ServedEngine:
     def _do_release(self, request: RequestId) -> None:
         state = self._sequences.pop(request)
         self._free.append(state.slot)
-        self._cancel(state)
+        state.phase = Phase.ENDED
+        state.cancel()
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or type(error).__name__

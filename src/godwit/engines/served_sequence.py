@@ -35,15 +35,23 @@ class ServedSequence:
     def num_output(self) -> int:
         return len(self.tokens) - len(self.spec.prompt_ids)
 
+    def cancel(self) -> None:
+        """Have the server stop what it does for this sequence; `work` ends a little later."""
+        if self.work is not None:
+            self.work.cancel()
+
     def take(self, drawn: Drawn, context_tokens: int) -> list[EngineEvent]:
-        """Take what was drawn, up to where the sequence is to stop; then it generates no more."""
+        """Take what was drawn, up to where the sequence is to stop; then it generates no more.
+
+        A round that was begun is over: `draw` has computed what was left of it.
+        """
         events: list[EngineEvent] = []
         for token in drawn.tokens:
             events.append(Generated(self.request, self.num_output, token))
             self.tokens.append(token.id)
+            self.round, self.num_computed = None, len(self.tokens) - 1
             if (end := self.stop_due(context_tokens)) is not None:
                 return [*events, end]
-        self.num_computed = len(self.tokens) - 1
         if drawn.finish is not None:
             self.phase = Phase.ENDED
             events.append(Ended(self.request, self.num_output, drawn.finish))

@@ -25,6 +25,7 @@ from godwit.engines.limits import check_common
 from godwit.engines.nixl import LEASE_S, NixlKv
 from godwit.engines.pinning import pin
 from godwit.engines.server import Drawn, Seat
+from godwit.engines.session import open_session
 from godwit.errors import BadRequestError, ConfigError, EngineError, GodwitError, ModelLoadError
 from godwit.ports import SequenceSpec
 from godwit.types import (
@@ -39,7 +40,7 @@ from godwit.types import (
     declaring,
 )
 
-ANSWER_S = 600.0
+_ENDS = (None, "stop", "length")
 _QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 _NIXL = {
     "kv_connector": "NixlConnector",
@@ -127,18 +128,36 @@ class VllmServer:
         self._shares_prefixes = options.share_prefixes
         self._session: aiohttp.ClientSession | None = None
         self._process: ServerProcess | None = None
-        if options.url is None:
-            self.url = self._launch(path, options)
-        elif answers(f"{options.url}/health"):
-            self.url = options.url
-        else:
-            raise ModelLoadError(f"no vLLM server answers at {options.url}: start it, or drop option url")
-        told = _facts(self.url)
+        self.url = self._launch(path, options) if options.url is None else options.url.rstrip("/")
+        try:
+            told = self._look()
+        except BaseException:
+            if self._process is not None:
+                self._process.stop()
+            raise
         self.block_tokens = told.block_tokens
         kv_bytes = self._folder.kv_bytes_per_token(options.dtype)
         kind = f"{told.block_tokens} tokens a block, {kv_bytes} bytes a token"
         layout = f"vllm {told.version}, nixl, {kind}"
         self.kv = NixlKv(self.complete, layout, kv_bytes) if options.nixl else None
+
+    def _look(self) -> "_Facts":
+        """What the server tells of itself; ModelLoadError where it cannot serve this model."""
+        if not answers(f"{self.url}/health"):
+            raise ModelLoadError(f"no vLLM server answers at {self.url}: start it, or drop option url")
+        told = _facts(self.url)
+        if self.info.name not in told.models:
+            served = ", ".join(told.models)
+            raise ModelLoadError(
+                f"{self.url} serves {served}: start it with --served-model-name {self.info.name}"
+            )
+        longest = told.models[self.info.name]
+        if longest is not None and longest < self.info.context_tokens:
+            raise ModelLoadError(
+                f"{self.url} takes {longest} tokens, and worker.context_tokens is "
+                f"{self.info.context_tokens}: start it with a larger --max-model-len, or lower the setting"
+            )
+        return told
 
     def _launch(self, path: Path, options: VllmOptions) -> str:
         port = free_port()
@@ -206,7 +225,7 @@ class VllmServer:
         num_tokens = len(sequence.prompt_ids) + num_output
         room = min(sampling.max_tokens - num_output, self.info.context_tokens - num_tokens)
         body = {"prompt": [*sequence.prompt_ids, *sequence.output_ids], "stream": True, "max_tokens": room}
-        async with self._post(seat, body | _sampling(sampling, num_output)) as answer:
+        async with self._post(seat, body | _sampling(sampling, num_output, room)) as answer:
             await _check(answer)
             async for line in answer.content:
                 if not line.startswith(b"data: {"):
@@ -215,24 +234,34 @@ class VllmServer:
                 if "error" in told:
                     raise _refusal(told["error"].get("code", 500), told["error"].get("message", ""))
                 for choice in told["choices"]:
-                    yield self._drawn(choice)
+                    yield self._drawn(choice, sampling.num_logprobs or 0)
 
-    def _drawn(self, choice: dict[str, Any]) -> Drawn:
+    def _drawn(self, choice: dict[str, Any], num_best: int) -> Drawn:
         ids, finish = choice.get("token_ids") or [], choice.get("finish_reason")
+        if finish not in _ENDS:
+            raise EngineError(f"vLLM broke an answer off: {finish}")
+        if ids and not 0 <= min(ids) <= max(ids) < len(self._pieces):
+            raise EngineError(f"vLLM drew ids {ids} of a vocabulary of {len(self._pieces)}")
         if finish == "stop" and ids and ids[-1] in self._folder.eos_ids:
             ids = ids[:-1]
         seen = choice.get("logprobs")
         tokens = [
-            Token(token, self.piece(token), () if seen is None else self._alternatives(seen, number, token))
-            for number, token in enumerate(ids)
+            Token(
+                token,
+                self.piece(token),
+                () if seen is None else self._alternatives(seen, at, token, num_best),
+            )
+            for at, token in enumerate(ids)
         ]
         return Drawn(tokens, finish)
 
-    def _alternatives(self, seen: dict[str, Any], number: int, chosen: TokenId) -> tuple[Alternative, ...]:
-        """The chosen token, then the best: vLLM names each as "token_id:…"."""
-        best = {_id(name): value for name, value in (seen["top_logprobs"][number] or {}).items()}
-        ranked = sorted(best.items(), key=lambda one: (-one[1], one[0]))
-        rows = [(chosen, seen["token_logprobs"][number]), *ranked]
+    def _alternatives(
+        self, seen: dict[str, Any], at: int, chosen: TokenId, num_best: int
+    ) -> tuple[Alternative, ...]:
+        """The chosen token, then the best: vLLM names each as "token_id:…", the chosen among them always."""
+        best = {_id(name): value for name, value in (seen["top_logprobs"][at] or {}).items()}
+        ranked = sorted(best.items(), key=lambda one: (-one[1], one[0]))[:num_best]
+        rows = [(chosen, seen["token_logprobs"][at]), *ranked]
         return tuple(Alternative(token, self.piece(token), value) for token, value in rows)
 
     async def is_alive(self) -> bool:
@@ -248,8 +277,7 @@ class VllmServer:
 
     def _post(self, seat: Seat, body: dict[str, Any]) -> Any:
         if self._session is None:
-            limit = aiohttp.ClientTimeout(total=ANSWER_S)
-            self._session = aiohttp.ClientSession(timeout=limit, read_bufsize=1 << 20)
+            self._session = open_session()
         # Hashed, for vLLM takes no "@".
         salt = {} if self._shares_prefixes else {"cache_salt": sha256(seat.name.encode()).hexdigest()}
         return self._session.post(
@@ -276,28 +304,36 @@ def _refusal(status: int, message: str) -> GodwitError:
 
 
 class _Facts(NamedTuple):
+    """`models` are the names that are served, each with its longest context where that is told."""
+
     version: str
     block_tokens: int
+    models: dict[str, int | None]
 
 
 def _facts(url: str) -> _Facts:
     """What only the server itself knows; ModelLoadError where it is no vLLM server."""
     try:
         version = msgspec.json.decode(fetch(f"{url}/version"))["version"]
+        served = msgspec.json.decode(fetch(f"{url}/v1/models"))["data"]
+        models = {one["id"]: one.get("max_model_len") for one in served}
         metrics = fetch(f"{url}/metrics").decode()
-    except (OSError, msgspec.MsgspecError, KeyError) as error:
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
         raise ModelLoadError(f"{url} does not answer as vLLM does: {error!r}") from error
     if (found := re.search(r'cache_config_info\{[^}]*block_size="(\d+)"', metrics)) is None:
         raise ModelLoadError(f"{url}/metrics does not tell the block size: is prefix caching on?")
-    return _Facts(str(version), int(found[1]))
+    return _Facts(str(version), int(found[1]), models)
 
 
 def _id(name: str) -> TokenId:
     return int(name.removeprefix("token_id:"))
 
 
-def _sampling(sampling: Sampling, num_output: int) -> dict[str, Any]:
-    """The request's fields, with counts that are left. A seed would begin anew, so that it is another one."""
+def _sampling(sampling: Sampling, num_output: int, room: int) -> dict[str, Any]:
+    """The request's fields, with counts that are left, for `room` outputs.
+
+    A seed would begin anew, so that it is another one.
+    """
     body: dict[str, Any] = {
         "return_token_ids": True,
         "temperature": sampling.temperature,
@@ -305,7 +341,7 @@ def _sampling(sampling: Sampling, num_output: int) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "min_p": sampling.min_p,
         "seed": sampling.seed + num_output,
-        "min_tokens": max(0, sampling.min_tokens - num_output),
+        "min_tokens": max(0, min(sampling.min_tokens - num_output, room)),
         "ignore_eos": sampling.ignore_eos,
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
