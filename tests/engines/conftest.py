@@ -47,7 +47,7 @@ def server_rig() -> Iterator[Rig]:
 
 @pytest.fixture(scope="session")
 def served_rig() -> Iterator[Rig]:
-    server = ScriptedServer(slots=SLOTS, context_tokens=CONTEXT_TOKENS, decode_s=0.002)
+    server = ScriptedServer(slots=SLOTS, context_tokens=CONTEXT_TOKENS, answer_s=0.002)
     rig = Rig(ServedEngine(server, server))
     yield rig
     rig.engine.close()

@@ -63,7 +63,7 @@ class ScriptedServer:
 
     `gates` are by what is asked: prefill, draw (before each token), cleanup (where a draw is closed),
     export_kv, import_kv. `errors` are raised in turn, after the gate. `calls` are the slots and token counts
-    asked for. A token takes `decode_s`.
+    asked for. Each, and each token, takes `answer_s`.
     """
 
     layout = "scripted"
@@ -77,7 +77,7 @@ class ScriptedServer:
         block_tokens: int = 1,
         burst: int = 1,
         eos_after: int | None = None,
-        decode_s: float = 0.0,
+        answer_s: float = 0.0,
     ) -> None:
         self.slots = slots
         self.block_tokens = block_tokens
@@ -88,7 +88,7 @@ class ScriptedServer:
         self.calls: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self.ending: str | None = "stop"
         self._burst = burst
-        self._decode_s = decode_s
+        self._answer_s = answer_s
         self._options = FakeOptions(eos_after=eos_after)
         name = ModelName("scripted")
         self.info = fake_info(name, slots, context_tokens, self._options, is_loaded=True)
@@ -112,6 +112,7 @@ class ScriptedServer:
 
     async def _asked(self, what: str) -> None:
         await self.gates[what].passing()
+        await asyncio.sleep(self._answer_s)
         if self.errors[what]:
             raise self.errors[what].popleft()
 
@@ -132,7 +133,6 @@ class ScriptedServer:
         try:
             while num_left:
                 await self._asked("draw")
-                await asyncio.sleep(self._decode_s)
                 token = runner.draw(0)
                 if token is None:
                     yield Drawn(drawn, self.ending)

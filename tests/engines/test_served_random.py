@@ -81,7 +81,7 @@ class Life:
 def test_whatever_is_commanded_each_output_comes_once_and_nothing_after_a_release(seed: int) -> None:
     rng = random.Random(seed)
     server = ScriptedServer(
-        block_tokens=rng.choice((1, 4)), burst=rng.choice((1, 3)), decode_s=rng.choice((0.0, 0.0005))
+        block_tokens=rng.choice((1, 4)), burst=rng.choice((1, 3)), answer_s=rng.choice((0.0, 0.001))
     )
     rig = Rig(ServedEngine(server, server))
     whole = rig.run(PROMPT, GREEDY)

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 
 GRACE_S = 10.0
 LOOK_S = 5.0
@@ -32,18 +33,12 @@ def _end_with_stdin(process: "subprocess.Popen[bytes]") -> None:
         _signal(process.pid, signal.SIGKILL)
 
 
-def _ended(process: "subprocess.Popen[bytes]") -> int | None:
-    try:
-        return process.wait(LOOK_S)
-    except subprocess.TimeoutExpired:
-        return None
-
-
-def _cut(log: int) -> None:
-    """Empty a file that has grown too long: servers write some lines for every request."""
-    told = os.fstat(log)
-    if stat.S_ISREG(told.st_mode) and told.st_size > MAX_LOG_BYTES:
-        os.ftruncate(log, 0)
+def _keep_short(log: int) -> None:
+    """Empty a file whenever it has grown too long: servers write some lines for every request."""
+    while stat.S_ISREG((told := os.fstat(log)).st_mode):
+        if told.st_size > MAX_LOG_BYTES:
+            os.ftruncate(log, 0)
+        time.sleep(LOOK_S)
 
 
 def main() -> int:
@@ -53,8 +48,8 @@ def main() -> int:
     )
     print(process.pid, flush=True)
     threading.Thread(target=_end_with_stdin, args=(process,), daemon=True).start()
-    while (status := _ended(process)) is None:
-        _cut(sys.stderr.fileno())
+    threading.Thread(target=_keep_short, args=(sys.stderr.fileno(),), daemon=True).start()
+    status = process.wait()
     # Its children hold the device, and without it they are of no use.
     _signal(process.pid, signal.SIGKILL)
     return status
