@@ -180,10 +180,11 @@ class WorkerView(Struct, frozen=True):
 
     @property
     def has_room(self) -> bool:
-        """Whether anything could begin here: there is memory to be had, or an instance with a free slot."""
+        """Whether anything could begin here, or be promised: there is memory to be had, or an instance, loaded
+        or not yet, with a free slot."""
         on_device = (self.models[name] for name in self.on_device)
         return self.room_bytes > 0 or any(
-            one.info.is_loaded and one.num_used < self.slots for one in on_device
+            (one.info.is_loaded or one.is_loading) and one.num_used < self.slots for one in on_device
         )
 
     def check_memory(self, least_bytes: int = 0) -> None:
