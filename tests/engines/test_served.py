@@ -73,8 +73,8 @@ def test_a_burst_of_tokens_is_cut_where_the_hold_is(make: Make) -> None:
     _, rig = make(burst=4)
     whole = rig.run(PROMPT, GREEDY)
     request = opened(rig)
+    rig.when_drawn(request, 1, lambda: rig.engine.hold(request, 6))
     rig.engine.generate(request)
-    rig.engine.hold(request, 6)
     assert rig.held(request) == 6
     rig.engine.generate(request)
     assert rig.finish(request) == (whole, "length")

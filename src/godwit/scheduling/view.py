@@ -180,8 +180,8 @@ class WorkerView(Struct, frozen=True):
 
     @property
     def has_room(self) -> bool:
-        """Whether anything could begin here, or be promised: there is memory to be had, or an instance, loaded
-        or not yet, with a free slot."""
+        """Whether anything could begin here, or be promised: in memory to be had, or a free slot of an
+        instance that is loaded or being loaded."""
         on_device = (self.models[name] for name in self.on_device)
         return self.room_bytes > 0 or any(
             (one.info.is_loaded or one.is_loading) and one.num_used < self.slots for one in on_device
