@@ -137,13 +137,14 @@ class OnlineLine:
     prior: Line
     window: int = 64
     _points: deque[tuple[float, float]] = field(init=False)
-    _line: Line = field(init=False)
+    _prior: Line = field(init=False)
+    _line: Line | None = field(init=False)
 
     def __post_init__(self) -> None:
         if self.window < MIN_POINTS:
             raise ValueError(f"a window has at least {MIN_POINTS} points, not {self.window}")
         self._points = deque(maxlen=self.window)
-        self._line = self.prior
+        self._line = self._prior = self.prior
 
     @property
     def n(self) -> int:
@@ -153,13 +154,16 @@ class OnlineLine:
     @property
     def line(self) -> Line:
         """The present line."""
+        # Fitted when it is asked for: most points are of workers that nobody asks about before the next one.
+        if self._line is None:
+            xs, ys = zip(*self._points, strict=True)
+            self._line = _cost_line(xs, ys, self._prior)
         return self._line
 
     def add(self, x: float, y: float) -> None:
-        """Take one more point, forget the oldest where the window is full, and fit again."""
+        """Take one more point, and forget the oldest where the window is full."""
         self._points.append((x, y))
-        xs, ys = zip(*self._points, strict=True)
-        self._line = _cost_line(xs, ys, self.prior)
+        self._prior, self._line = self.prior, None
 
 
 @dataclass(slots=True)
@@ -174,13 +178,14 @@ class OnlineConstant:
     prior: float
     window: int = 64
     _values: deque[float] = field(init=False)
-    _value: float = field(init=False)
+    _prior: float = field(init=False)
+    _value: float | None = field(init=False)
 
     def __post_init__(self) -> None:
         if self.window < 1:
             raise ValueError(f"a window has at least 1 value, not {self.window}")
         self._values = deque(maxlen=self.window)
-        self._value = self.prior
+        self._value = self._prior = self.prior
 
     @property
     def n(self) -> int:
@@ -190,12 +195,14 @@ class OnlineConstant:
     @property
     def value(self) -> float:
         """The present constant."""
+        if self._value is None:
+            self._value = median_low((self._prior, *self._values))
         return self._value
 
     def add(self, value: float) -> None:
         """Take one more value, and forget the oldest where the window is full."""
         self._values.append(value)
-        self._value = median_low((self.prior, *self._values))
+        self._prior, self._value = self.prior, None
 
 
 def _points(xs: Sequence[float], ys: Sequence[float]) -> tuple[Floats, Floats]:
