@@ -5,7 +5,7 @@ the robust line is Theil's and Sen's, the median of the slopes between all pairs
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import median, median_low
 
@@ -130,21 +130,20 @@ def fit_affine_robust(xs: Sequence[float], ys: Sequence[float]) -> AffineFit:
 class OnlineLine:
     """A line that is refitted to the latest `window` points; `prior` is what is assumed until there are some.
 
-    Costs are never negative and never shrink with x, so neither do they here. A `prior` that is replaced
-    counts from the next point on. Not thread-safe.
+    Costs are never negative and never shrink with x, so neither do they here. The `prior` may be replaced at
+    any time. Not thread-safe.
     """
 
     prior: Line
     window: int = 64
     _points: deque[tuple[float, float]] = field(init=False)
-    _prior: Line = field(init=False)
-    _line: Line | None = field(init=False)
+    _is_fitted: bool = field(init=False, default=False)
+    _fitted: Line | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if self.window < MIN_POINTS:
             raise ValueError(f"a window has at least {MIN_POINTS} points, not {self.window}")
         self._points = deque(maxlen=self.window)
-        self._line = self._prior = self.prior
 
     @property
     def n(self) -> int:
@@ -155,15 +154,14 @@ class OnlineLine:
     def line(self) -> Line:
         """The present line."""
         # Fitted when it is asked for: most points are of workers that nobody asks about before the next one.
-        if self._line is None:
-            xs, ys = zip(*self._points, strict=True)
-            self._line = _cost_line(xs, ys, self._prior)
-        return self._line
+        if not self._is_fitted:
+            self._is_fitted, self._fitted = True, _surely_rising(self._points)
+        return self._fitted or _scaled(self.prior, self._points)
 
     def add(self, x: float, y: float) -> None:
         """Take one more point, and forget the oldest where the window is full."""
         self._points.append((x, y))
-        self._prior, self._line = self.prior, None
+        self._is_fitted = False
 
 
 @dataclass(slots=True)
@@ -171,7 +169,7 @@ class OnlineConstant:
     """The lower median of the prior and the latest `window` values: the prior has one vote among many.
 
     So a first value above the prior changes nothing before a second one agrees, one below counts at once (see
-    `_cost_line`), and one outlier among many moves it no further than to a neighbouring value. A `prior` that
+    `_scaled`), and one outlier among many moves it no further than to a neighbouring value. A `prior` that
     is replaced counts from the next value on. Not thread-safe.
     """
 
@@ -246,19 +244,25 @@ def _theil_sen(x: Floats, y: Floats) -> Line:
     return Line(float(np.median(y - slope * x)), slope)
 
 
-def _cost_line(xs: Sequence[float], ys: Sequence[float], prior: Line) -> Line:
-    """A robust line with a rising slope and no negative intercept; else the prior, scaled to the points.
+def _surely_rising(points: Collection[tuple[float, float]]) -> Line | None:
+    """A robust line with no negative intercept; None where its slope is not surely above 0.
 
     Points that lie close together say nothing about intercept against slope, and a slope taken from their
     noise would be far off at other x; so until it is surely above 0 both keep the prior's ratio.
     """
-    if len(xs) >= MIN_POINTS and min(xs) < max(xs):
-        fit = fit_affine_robust(xs, ys)
-        if fit.slope.low > 0:
-            if fit.intercept.value >= 0:
-                return fit.line
-            return Line(0.0, median(y / x for x, y in zip(xs, ys, strict=True) if x > 0))
-    ratios = (y / prior.at(x) for x, y in zip(xs, ys, strict=True) if prior.at(x) > 0)
+    if len(points) < MIN_POINTS:
+        return None
+    xs, ys = zip(*points, strict=True)
+    if min(xs) == max(xs) or (fit := fit_affine_robust(xs, ys)).slope.low <= 0:
+        return None
+    if fit.intercept.value >= 0:
+        return fit.line
+    return Line(0.0, median(y / x for x, y in points if x > 0))
+
+
+def _scaled(prior: Line, points: Collection[tuple[float, float]]) -> Line:
+    """The prior, as many times as the points say."""
+    ratios = (y / prior.at(x) for x, y in points if prior.at(x) > 0)
     # The lower one: who doubts a first slow point finds out with the next, while a way that is held to be
     # slow after an accident is never taken again, and stays slow for want of points.
     scale = median_low((1.0, *ratios))

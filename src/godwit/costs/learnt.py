@@ -98,28 +98,30 @@ class PooledLines:
 
     def line(self, pool: str, key: Key) -> Line:
         """The key's line as it stands; it counts as asked for."""
-        if (own := self._own.get(key)) is not None:
-            self._pools.get(pool)
-            return own.line
-        return self._prior(pool, key)
+        prior = self._prior(pool, key)
+        if (own := self._own.get(key)) is None:
+            return prior
+        own.prior = prior
+        return own.line
 
     def learn(self, pool: str, key: Key, x: float, y: float) -> None:
         """One more point of a key."""
-        prior = self._prior(pool, key)
-        own = self._own.setdefault(key, lambda: OnlineLine(prior))
-        own.prior = prior
-        own.add(x, y)
+        self._own.setdefault(key, lambda: OnlineLine(self._prior(pool, key))).add(x, y)
         self._pools.setdefault(pool, lambda: OnlineLine(self._assumed(pool))).add(x, y)
 
     def of_key(self, pool: str, key: Key) -> Learning:
         """The same as `line` for people who look: it changes nothing."""
         if (own := self._own.peek(key)) is not None:
+            own.prior = self._peek_prior(pool, key)
             return own
         return Untaught(given) if (given := self._given(key)) is not None else self.of_pool(pool)
 
     def of_pool(self, pool: str) -> Learning:
         """The pool's line, for people who look."""
         return self._pools.peek(pool) or Untaught(self._assumed(pool))
+
+    def _peek_prior(self, pool: str, key: Key) -> Line:
+        return given if (given := self._given(key)) is not None else self.of_pool(pool).line
 
     def _prior(self, pool: str, key: Key) -> Line:
         if (given := self._given(key)) is not None:
