@@ -30,7 +30,7 @@ test: $(VENV)/.installed-dev  ## Install what is missing, then run all tests.
 
 vllm: $(VENV)/.installed-dev $(VLLM_VENV)/.installed  ## Install vLLM for CPUs beside Godwit, in an environment of its own.
 
-test-vllm: vllm  ## The same, then move requests between two vLLM servers (not in `make test`; 10 to 20 minutes).
+test-vllm: vllm  ## The same, then move requests between two vLLM servers (not in `make test`; about 5 minutes).
 	GODWIT_TEST_PATIENCE=6 GODWIT_VLLM_PYTHON=$(CURDIR)/$(VLLM_VENV)/bin/python $(BIN)/pytest tests/vllm
 
 test-ray: $(RAY_VENV)/.installed  ## Tests on a Ray cluster on this machine, in an environment of their own.
