@@ -1,8 +1,5 @@
 """What engines declare to carry across a move: docs/engines.md has it; GODWIT_REWRITE=1 renews it."""
 
-import os
-from pathlib import Path
-
 import pytest
 from msgspec.json import decode, encode
 from msgspec.structs import fields
@@ -21,22 +18,16 @@ from godwit.types import (
     promises,
 )
 from tests.engines.test_fake import continuation
+from tests.pages import DOCS, check_generated
 
-PAGE = Path(__file__).parents[2] / "docs" / "engines.md"
-BEGIN, END = "<!-- carries: begin -->\n", "<!-- carries: end -->"
+PAGE = DOCS / "engines.md"
 NOTHING = Carries(seed=False, penalties=False, grammar=False, kv=False)
 SEEDED = Sampling(seed=1, max_tokens=100)
 PENALIZED = Sampling(seed=1, max_tokens=100, temperature=0.0, presence_penalty=0.5)
 
 
 def test_the_page_has_the_table_as_it_is() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    wanted = f"{before}{BEGIN}\n{render()}\n\n{END}{after}"
-    if os.environ.get("GODWIT_REWRITE"):
-        PAGE.write_text(wanted, encoding="utf-8")
-    assert text == wanted or os.environ.get("GODWIT_REWRITE")
+    check_generated(PAGE, "carries", render())
 
 
 def test_the_table_has_a_row_for_every_engine_and_a_column_for_everything_that_may_be_lost() -> None:

@@ -1,25 +1,17 @@
 """docs/architecture.md has the tables as they are, and names tests that exist; GODWIT_REWRITE=1 renews it."""
 
-import os
 import re
-from pathlib import Path
 
 from godwit.protocol.coordinator import COORDINATOR
 from godwit.protocol.diagram import TABLES, mermaid, render
+from tests.pages import DOCS, check_generated
 from tests.protocol import test_failure_table
 
-PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
-BEGIN, END = "<!-- tables: begin -->\n", "<!-- tables: end -->"
+PAGE = DOCS / "architecture.md"
 
 
 def test_the_page_has_the_tables_as_they_are() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    wanted = f"{before}{BEGIN}\n{render()}\n\n{END}{after}"
-    if os.environ.get("GODWIT_REWRITE"):
-        PAGE.write_text(wanted, encoding="utf-8")
-    assert text == wanted or os.environ.get("GODWIT_REWRITE")
+    check_generated(PAGE, "tables", render())
 
 
 def test_every_row_of_the_failure_table_names_its_test_and_every_test_has_a_row() -> None:

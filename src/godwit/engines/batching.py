@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from godwit.engines.inbox import Inbox
+from godwit.engines.limits import check_awaited
 from godwit.engines.readers import Readers
 from godwit.engines.runner import Runner
 from godwit.engines.sequence import OpenRound, Phase, Plan, SequenceState, plan_step
 from godwit.engines.slots import SlotBook
-from godwit.errors import EngineError, GodwitError, InvariantBrokenError
+from godwit.errors import EngineError, GodwitError
 from godwit.ports import (
     Computed,
     Ended,
@@ -134,9 +135,7 @@ class BatchingEngine:
     # Commands. Each is a closure that runs in the engine's thread.
 
     def open(self, request: RequestId, sequence: SequenceSpec, awaits: KvOffer | None = None) -> None:
-        num_tokens = len(sequence.prompt_ids) + len(sequence.output_ids)
-        if awaits is not None and not 0 <= awaits.kv.first < awaits.kv.last < num_tokens:
-            raise InvariantBrokenError(f"{request} of {num_tokens} tokens cannot await {awaits.kv}")
+        check_awaited(request, sequence, awaits)
         start_s = self._clock()
         with self._slots.taking(request):
             self._inbox.put(lambda: self._do_open(request, sequence, awaits, start_s))

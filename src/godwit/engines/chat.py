@@ -39,6 +39,22 @@ class ChatTemplate:
             ) from error
 
 
+def find_template(source: str | None, *, bos: str, eos: str) -> ChatTemplate | None:
+    """The template of a text; None where there is none. ConfigError where it cannot be read."""
+    return None if source is None else ChatTemplate(source, bos=bos, eos=eos)
+
+
+def render_with(template: ChatTemplate | None, model: str, messages: Sequence[ChatMessage]) -> str:
+    """The prompt text; BadRequestError where `model` has no template, or its template refuses."""
+    if template is None:
+        raise BadRequestError(
+            f"model {model} has no chat template: use /v1/completions, "
+            "or set chat_template in the model's options",
+            param="messages",
+        )
+    return template.render(messages)
+
+
 def _refuse(message: str) -> None:
     raise TemplateError(message)
 

@@ -115,6 +115,11 @@ def answers(url: str) -> bool:
     return True
 
 
+def is_up(process: ServerProcess | None, url: str) -> bool:
+    """Whether a server still answers, told within seconds; `process` is None for one that is no child."""
+    return (process is None or process.is_running) and answers(f"{url}/health")
+
+
 def fetch(url: str) -> bytes:
     """What a GET of `url` gives; OSError where it fails."""
     try:

@@ -1,8 +1,8 @@
 """The checks of a sequence that are the same for every engine."""
 
-from godwit.errors import BadRequestError, ContextTooLongError
+from godwit.errors import BadRequestError, ConfigError, ContextTooLongError, InvariantBrokenError
 from godwit.ports import SequenceSpec
-from godwit.types import Sampling
+from godwit.types import KvOffer, RequestId, Sampling
 
 MAX_GRAMMAR_CHARS = 64 * 1024
 MAX_LOGPROBS = 20
@@ -22,6 +22,19 @@ def check_common(sequence: SequenceSpec, *, num_vocab: int, context_tokens: int)
             param="prompt",
         )
     _check_sampling(sequence.sampling, num_vocab)
+
+
+def check_trained(model: str, context_tokens: int, trained_tokens: int | None) -> None:
+    """ConfigError where the context is more than the model knows (None: it does not say)."""
+    if trained_tokens is not None and context_tokens > trained_tokens:
+        raise ConfigError(f"context_tokens of {model} must be at most {trained_tokens}, not {context_tokens}")
+
+
+def check_awaited(request: RequestId, sequence: SequenceSpec, awaits: KvOffer | None) -> None:
+    """InvariantBrokenError where a sequence could not await this: the last token's pass makes the logits."""
+    num_tokens = len(sequence.prompt_ids) + len(sequence.output_ids)
+    if awaits is not None and not 0 <= awaits.kv.first < awaits.kv.last < num_tokens:
+        raise InvariantBrokenError(f"{request} of {num_tokens} tokens cannot await {awaits.kv}")
 
 
 def _check_sampling(sampling: Sampling, num_vocab: int) -> None:

@@ -9,17 +9,17 @@ import numpy as np
 from msgspec import Struct
 
 from godwit.engines.capi import lib, load_model
-from godwit.engines.chat import ChatTemplate
+from godwit.engines.chat import ChatTemplate, find_template, render_with
 from godwit.engines.checkpoints import digest
 from godwit.engines.gguf import GgufFile, open_vocabulary
 from godwit.engines.grammar import compile_grammar
 from godwit.engines.identity import identity
-from godwit.engines.limits import check_common
+from godwit.engines.limits import check_common, check_trained
 from godwit.engines.runner import Span
 from godwit.engines.sampling import Candidates, Sampler
 from godwit.engines.sequence import TAIL_TOKENS
 from godwit.engines.trial import GrammarTrials
-from godwit.errors import BadRequestError, ConfigError, ContextTooLongError, EngineError, ModelLoadError
+from godwit.errors import ContextTooLongError, EngineError, ModelLoadError
 from godwit.ports import SequenceSpec
 from godwit.types import ChatMessage, KvRange, ModelInfo, ModelName, Sampling, Token, TokenId
 
@@ -49,9 +49,7 @@ def llama_info(
     origin: str | None = None,
 ) -> ModelInfo:
     """What a worker announces for a GGUF file; ConfigError where the context is more than the model knows."""
-    trained = file.trained_context_tokens
-    if trained is not None and context_tokens > trained:
-        raise ConfigError(f"context_tokens of {name} must be at most {trained}, not {context_tokens}")
+    check_trained(name, context_tokens, file.trained_context_tokens)
     file_bytes = file.path.stat().st_size
     return ModelInfo(
         name=name,
@@ -218,13 +216,7 @@ class LlamaRunner:
         return self._file.tokenize(text, add_special=add_special)
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
-        if self._template is None:
-            raise BadRequestError(
-                f"model {self._info.name} has no chat template: use /v1/completions, "
-                "or set chat_template in the model's options",
-                param="messages",
-            )
-        return self._template.render(messages)
+        return render_with(self._template, self._info.name, messages)
 
     def try_out(self, sampling: Sampling) -> None:
         self._trials.check(sampling)
@@ -246,9 +238,7 @@ def _pointer(data: bytearray) -> Any:
 
 def _template(file: GgufFile, options: LlamaOptions) -> ChatTemplate | None:
     source = options.chat_template or file.chat_template
-    if source is None:
-        return None
-    return ChatTemplate(source, bos=file.text(file.bos_id), eos=file.text(file.eos_id))
+    return find_template(source, bos=file.text(file.bos_id), eos=file.text(file.eos_id))
 
 
 class _Batch:

@@ -5,6 +5,7 @@ so that it costs a decode step, as in a stream. A stream would not tell the ids 
 since it sends a chunk only where the text is whole, nor could each index have a seed of its own.
 """
 
+import asyncio
 import shlex
 import sys
 from collections.abc import AsyncGenerator, Sequence
@@ -16,8 +17,8 @@ import msgspec
 from msgspec import Struct
 
 from godwit.engines.capi import lib, load_model
-from godwit.engines.chat import ChatTemplate
-from godwit.engines.child import ServerProcess, answers, fetch, free_port
+from godwit.engines.chat import find_template, render_with
+from godwit.engines.child import ServerProcess, answers, fetch, free_port, is_up
 from godwit.engines.gguf import GgufFile
 from godwit.engines.limits import check_common
 from godwit.engines.llamacpp import LlamaOptions, llama_info
@@ -28,7 +29,6 @@ from godwit.errors import BadRequestError, EngineError, ModelLoadError
 from godwit.ports import SequenceSpec
 from godwit.types import Alternative, ChatMessage, ModelName, Sampling, Token, TokenId
 
-_ALIVE_S = 2.0
 _OWN_SERVER = (sys.executable, "-P", str(Path(__file__).with_name("xllamacpp_server.py")))
 # The order that OpenAI's fields mean: the temperature before what cuts the distribution.
 _SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
@@ -75,7 +75,7 @@ class LlamaServer:
         )
         source = options.chat_template or self._file.chat_template
         bos, eos = self._file.text(self._file.bos_id), self._file.text(self._file.eos_id)
-        self._template = None if source is None else ChatTemplate(source, bos=bos, eos=eos)
+        self._template = find_template(source, bos=bos, eos=eos)
         self._session: aiohttp.ClientSession | None = None
         self._process: ServerProcess | None = None
         try:
@@ -124,9 +124,7 @@ class LlamaServer:
         return self._file.tokenize(text, add_special=add_special)
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
-        if self._template is None:
-            raise BadRequestError(f"model {self.info.name} has no chat template", param="messages")
-        return self._template.render(messages)
+        return render_with(self._template, self.info.name, messages)
 
     def piece(self, token: TokenId) -> bytes:
         return self._file.piece(token)
@@ -182,15 +180,7 @@ class LlamaServer:
             return told
 
     async def is_alive(self) -> bool:
-        if self._process is not None and not self._process.is_running:
-            return False
-        try:
-            async with aiohttp.ClientSession() as session:
-                limit = aiohttp.ClientTimeout(total=_ALIVE_S)
-                async with session.get(f"{self._url}/health", timeout=limit) as answer:
-                    return answer.status == 200
-        except (aiohttp.ClientError, OSError, TimeoutError):
-            return False
+        return await asyncio.to_thread(is_up, self._process, self._url)
 
     async def close(self) -> None:
         if self._session is not None:

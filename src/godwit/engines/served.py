@@ -14,13 +14,14 @@ from typing import Any
 import aiohttp
 import structlog
 
+from godwit.engines.limits import check_awaited
 from godwit.engines.loopthread import LoopThread
 from godwit.engines.readers import Readers
 from godwit.engines.sequence import OpenRound, Phase
 from godwit.engines.served_sequence import ServedSequence
 from godwit.engines.server import KvShipping, Seat, Server
 from godwit.engines.slots import SlotBook
-from godwit.errors import EngineError, GodwitError, InvariantBrokenError
+from godwit.errors import EngineError, GodwitError
 from godwit.ports import (
     Computed,
     EngineEvent,
@@ -134,9 +135,7 @@ class ServedEngine:
     # Commands. Each is a closure that runs in the engine's loop.
 
     def open(self, request: RequestId, sequence: SequenceSpec, awaits: KvOffer | None = None) -> None:
-        num_tokens = len(sequence.prompt_ids) + len(sequence.output_ids)
-        if awaits is not None and not 0 <= awaits.kv.first < awaits.kv.last < num_tokens:
-            raise InvariantBrokenError(f"{request} of {num_tokens} tokens cannot await {awaits.kv}")
+        check_awaited(request, sequence, awaits)
         with self._slots.taking(request):
             self._loop.call(lambda: self._do_open(request, sequence, awaits))
 

@@ -17,16 +17,16 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from godwit.engines.chat import ChatTemplate
-from godwit.engines.child import ServerProcess, answers, fetch, free_port, parse_environ
+from godwit.engines.chat import find_template, render_with
+from godwit.engines.child import ServerProcess, answers, fetch, free_port, is_up, parse_environ
 from godwit.engines.hf import HfFolder
 from godwit.engines.identity import identity
-from godwit.engines.limits import check_common
+from godwit.engines.limits import check_common, check_trained
 from godwit.engines.nixl import LEASE_S, NixlKv
 from godwit.engines.pinning import pin
 from godwit.engines.server import Drawn, Seat
 from godwit.engines.session import open_session
-from godwit.errors import BadRequestError, ConfigError, EngineError, GodwitError, ModelLoadError
+from godwit.errors import BadRequestError, EngineError, GodwitError, ModelLoadError
 from godwit.ports import SequenceSpec
 from godwit.types import (
     Alternative,
@@ -87,9 +87,7 @@ def vllm_info(
     origin: str | None = None,
 ) -> ModelInfo:
     """What a worker announces for a model folder; ConfigError where the model's context is shorter."""
-    trained = folder.trained_context_tokens
-    if trained is not None and context_tokens > trained:
-        raise ConfigError(f"context_tokens of {name} must be at most {trained}, not {context_tokens}")
+    check_trained(name, context_tokens, folder.trained_context_tokens)
     kv_bytes = slots * context_tokens * folder.kv_bytes_per_token(options.dtype)
     info = ModelInfo(
         name=name,
@@ -124,7 +122,7 @@ class VllmServer:
         )
         source = options.chat_template or self._folder.chat_template
         bos, eos = self._folder.special("bos_token"), self._folder.special("eos_token")
-        self._template = None if source is None else ChatTemplate(source, bos=bos, eos=eos)
+        self._template = find_template(source, bos=bos, eos=eos)
         self._shares_prefixes = options.share_prefixes
         self._session: aiohttp.ClientSession | None = None
         self._process: ServerProcess | None = None
@@ -203,9 +201,7 @@ class VllmServer:
         return self._folder.tokenize(text, add_special=add_special, context_tokens=self.info.context_tokens)
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
-        if self._template is None:
-            raise BadRequestError(f"model {self.info.name} has no chat template", param="messages")
-        return self._template.render(messages)
+        return render_with(self._template, self.info.name, messages)
 
     def piece(self, token: TokenId) -> bytes:
         return self._pieces[token]
@@ -265,9 +261,7 @@ class VllmServer:
         return tuple(Alternative(token, self.piece(token), value) for token, value in rows)
 
     async def is_alive(self) -> bool:
-        if self._process is not None and not self._process.is_running:
-            return False
-        return await asyncio.to_thread(answers, f"{self.url}/health")
+        return await asyncio.to_thread(is_up, self._process, self.url)
 
     async def close(self) -> None:
         if self._session is not None:
