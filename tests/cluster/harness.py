@@ -94,6 +94,7 @@ class Cluster(LocalCluster):
         super().__init__(settings, num_workers)
         self._variants = dict(variants or {})
         self._faults = dict(faults or {})
+        self._streams: list[Stream] = []
 
     async def __aenter__(self) -> "Cluster":
         await super().__aenter__()
@@ -103,6 +104,8 @@ class Cluster(LocalCluster):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for stream in self._streams:
+            await stream.abandon()
         await self.session.close()
         await super().__aexit__(kind, error, trace)
 
@@ -145,7 +148,9 @@ class Cluster(LocalCluster):
 
     def open(self, body: Mapping[str, Any]) -> Stream:
         """Ask for a completion, or chat where there are messages; returns before the answer begins."""
-        return Stream(self.session, self.url, body)
+        stream = Stream(self.session, self.url, body)
+        self._streams.append(stream)
+        return stream
 
     async def started(self, body: Mapping[str, Any], num_tokens: int = 1) -> Stream:
         """The same, once so many tokens have come."""

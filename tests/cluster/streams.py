@@ -94,6 +94,13 @@ class Stream:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
 
+    async def abandon(self) -> None:
+        """Stop reading, if it still goes on; how it ended concerns nobody, in this test or in a later one."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.exception()
+
     async def _until(self, is_so: Any) -> str:
         async with asyncio.timeout(DEADLINE_S):
             while not is_so():
