@@ -255,7 +255,8 @@ def migrate(
         Method | None, typer.Option(help="What travels; without it as configured in moves.method.")
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Also where the engine there cannot continue it exactly.")
+        bool,
+        typer.Option("--force", help="Also where it could go on only approximately, or not for as long."),
     ] = False,
     url: Url = DEFAULT_URL,
     as_json: Json = False,

@@ -39,14 +39,15 @@ def entry(prompt: Prompt, expected_tokens: int | None = None) -> Entry:
     ],
 )
 def test_a_prompt_is_counted_or_guessed_from_its_text(prompt: Prompt, num_prompt: int) -> None:
-    assert ask_of(entry(prompt, 30)) == Ask(num_prompt, 0, 30, 50)
+    is_counted = isinstance(prompt, TokenPrompt)
+    assert ask_of(entry(prompt, 30)) == Ask(num_prompt, 0, 30, 50, is_counted=is_counted)
 
 
 def test_once_a_worker_has_counted_them_its_word_holds() -> None:
     one = entry(TextPrompt("x" * 40))
     one.journal.prompt_ids = (1, 2, 3)
-    assert ask_of(one) == Ask(3, 0, None, 50)
-    assert Ask(10, 4, 30, 50).with_tokens(20) == Ask(16, 4, 30, 50)
+    assert ask_of(one) == Ask(3, 0, None, 50, is_counted=True)
+    assert Ask(10, 4, 30, 50).with_tokens(20) == Ask(16, 4, 30, 50, is_counted=True)
     assert Ask(10, 4).context_tokens == 14
     assert Ask().context_tokens == 0
 

@@ -196,7 +196,7 @@ def test_what_must_be_kept_is_rejected_in_the_end_and_holds_up_nobody() -> None:
     story.now = 60.0
     (rejected,) = story.tell(Tick())
     assert isinstance(rejected, Reject)
-    assert rejected.message.endswith("no server with m that is left can go on in the middle of a grammar")
+    assert rejected.message.endswith("that is left can go on with its 30 tokens in the middle of a grammar")
 
 
 # --- making room --------------------------------------------------------------------------------------------

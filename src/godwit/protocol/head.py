@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from godwit.errors import (
     BadRequestError,
     ConflictError,
+    ContextTooLongError,
     GodwitError,
     InvariantBrokenError,
     ModelLoadError,
@@ -329,12 +330,13 @@ class HeadRequests:
         entry = self._entries.get(message.request)
         if entry is None or not entry.journal.is_entitled(worker, message.epoch):
             return
-        if message.code in _TRY_ELSEWHERE:
+        is_too_long = message.code == ContextTooLongError.code
+        if is_too_long or message.code in _TRY_ELSEWHERE:
             self._moves.source_rejected(entry, message.message)
             if entry.moving is not None:
                 return  # It had the request and handed it over: this answers a Submit that came twice.
             entry.journal.disown()
-            self._observer.placement_failed(message.request, worker, message.message)
+            self._observer.placement_failed(message.request, worker, message.message, is_too_long=is_too_long)
         else:
             self._fail(entry, from_code(message.code, message.message))
 

@@ -47,8 +47,11 @@ class Observer(Protocol):
         """The request needs a worker: `place` or `reject` must follow."""
         ...
 
-    def placement_failed(self, request: RequestId, worker: WorkerId, reason: str) -> None:
-        """The worker had no room: `place` elsewhere or `reject` must follow."""
+    def placement_failed(
+        self, request: RequestId, worker: WorkerId, reason: str, *, is_too_long: bool
+    ) -> None:
+        """The worker had no room, or no context for so many tokens: `place` elsewhere or `reject` must
+        follow."""
         ...
 
     def accepted(self, request: RequestId, worker: WorkerId, num_tokens: int) -> None:

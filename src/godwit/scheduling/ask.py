@@ -9,8 +9,8 @@ from godwit.types import CARRIES_ALL, Carries, Promise
 class Ask(Struct, frozen=True, gc=False):
     """Prompt and output tokens so far, the client's guess of the whole output, and its limit.
 
-    `num_prompt` is an estimate until a worker has tokenized a prompt of text, None where nobody knows; the
-    other two are None where the client gave none. The true length of the output is nowhere.
+    `num_prompt` is an estimate until a worker has tokenized a prompt of text (`is_counted`), None where
+    nobody knows; the other two are None where the client gave none. The true length of the output is nowhere.
     `promises` is what a continuation must keep, and `drawn_by` what the engine carries that drew the output.
     """
 
@@ -20,6 +20,7 @@ class Ask(Struct, frozen=True, gc=False):
     max_tokens: int | None = None
     promises: tuple[Promise, ...] = ()
     drawn_by: Carries = CARRIES_ALL
+    is_counted: bool = False
 
     @property
     def context_tokens(self) -> int:
@@ -28,7 +29,7 @@ class Ask(Struct, frozen=True, gc=False):
 
     def with_tokens(self, num_tokens: int) -> "Ask":
         """The same once a worker has counted prompt and output."""
-        return replace(self, num_prompt=num_tokens - self.num_output)
+        return replace(self, num_prompt=num_tokens - self.num_output, is_counted=True)
 
 
 NOTHING_KNOWN = Ask()

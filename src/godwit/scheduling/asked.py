@@ -3,7 +3,7 @@
 from godwit.errors import ConflictError, NoFreeSlotError, NotFoundError
 from godwit.scheduling.choices import Choice
 from godwit.scheduling.events import MoveRequested
-from godwit.scheduling.keeping import avoided
+from godwit.scheduling.keeping import avoided, may_reach
 from godwit.scheduling.ledger import Ledger
 from godwit.scheduling.policies import quickest
 from godwit.scheduling.startup import fit
@@ -14,7 +14,8 @@ from godwit.types import MUST_KEEP, ModelName, Promise, WorkerId, broken_promise
 def asked_choice(ledger: Ledger, view: ClusterView, event: MoveRequested) -> Choice:
     """The destination, or the quickest where none is named; NotFoundError, ConflictError, NoFreeSlotError.
 
-    One where the request could go on only approximately must be forced, unless its server leaves anyway.
+    One where the request could go on only approximately, or not for as long, must be forced, unless its
+    server leaves anyway.
     """
     place = ledger.running.get(event.request)
     if place is None:
@@ -27,6 +28,7 @@ def asked_choice(ledger: Ledger, view: ClusterView, event: MoveRequested) -> Cho
         choice = _choice_at(ledger, view, event.destination, place.model)
     else:
         choice = _quickest(ledger, view, place)
+    _check_room(view, place, choice.worker, is_forced=event.is_forced)
     _check_promises(view, place, choice.worker, is_forced=event.is_forced)
     return choice
 
@@ -38,6 +40,21 @@ def _quickest(ledger: Ledger, view: ClusterView, place: Running) -> Choice:
         if choice is not None and not ledger.is_coming(choice.worker, place.model):
             return choice
     raise NoFreeSlotError(f"no other server has room for one more request of {place.model}")
+
+
+def _check_room(view: ClusterView, place: Running, destination: WorkerId, *, is_forced: bool) -> None:
+    source = view.workers[place.worker]
+    most = view.workers[destination].models[place.model].info.context_tokens
+    now_tokens = int(place.context_tokens(view.now, view.times.token_s(place.worker, place.model)))
+    what = f"{destination} has a context of {most} tokens and {place.request}"
+    if now_tokens >= most:
+        raise ConflictError(f"{what} has {now_tokens} already; move it to a server with a longer one")
+    last = may_reach(place, source.models[place.model].info)
+    if last > most and not (is_forced or source.is_draining):
+        raise ConflictError(
+            f"{what} may come to {last}: there it would be cut off; move it to one with a longer context, or "
+            "force it (`godwit migrate --force`)"
+        )
 
 
 def _check_promises(view: ClusterView, place: Running, destination: WorkerId, *, is_forced: bool) -> None:

@@ -299,8 +299,10 @@ class Control:
             queued = replace(queued, was_preempted=entry.was_preempted, ask=ask_of(entry))
         self._events.append(queued)
 
-    def placement_failed(self, request: RequestId, worker: WorkerId, reason: str) -> None:
-        self._events.append(events.PlacementFailed(request, worker, reason))
+    def placement_failed(
+        self, request: RequestId, worker: WorkerId, reason: str, *, is_too_long: bool
+    ) -> None:
+        self._events.append(events.PlacementFailed(request, worker, reason, is_too_long))
 
     def accepted(self, request: RequestId, worker: WorkerId, num_tokens: int) -> None:
         self.recorder.accepted(request, worker, num_tokens)

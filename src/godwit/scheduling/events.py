@@ -98,11 +98,15 @@ class RequestEnded(Struct, frozen=True):
 
 
 class PlacementFailed(Struct, frozen=True):
-    """The worker of a Start had no room after all: place the request elsewhere."""
+    """The worker of a Start had no room after all: place the request elsewhere.
+
+    `is_too_long`: more tokens than the worker's context takes, which a longer one might.
+    """
 
     request: RequestId
     worker: WorkerId
     reason: str
+    is_too_long: bool = False
 
 
 class MoveRequested(Struct, frozen=True):

@@ -6,7 +6,7 @@ It asks the policies' own functions and does nothing.
 from msgspec import Struct
 
 from godwit.scheduling.choices import Choice, Step, Victim
-from godwit.scheduling.keeping import promised
+from godwit.scheduling.keeping import needs
 from godwit.scheduling.policies import locality, nearest, policy_named, preemption
 from godwit.scheduling.startup import describe, fit, loading_s, refusal, remaining_s
 from godwit.scheduling.victims import Places, clear_by_killing, clear_by_moving, stay_reason
@@ -167,6 +167,6 @@ def _why_it_stays(places: Places, worker: WorkerView, state: ModelView) -> str:
     if reason := stay_reason(places.view, state):
         return f"cannot move because {reason}"
     if not places.moves(worker, state, 1):
-        exactly = " and could continue its requests exactly" if promised(state) else ""
+        exactly = " and could continue its requests exactly" if needs(state).promises else ""
         return f"cannot move because no other server has room for it{exactly}"
     return "could move, but not enough with it"

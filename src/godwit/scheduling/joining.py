@@ -30,13 +30,15 @@ def join_event(member: Member, requests: Iterable[Entry]) -> WorkerJoined:
 
 def ask_of(entry: Entry) -> Ask:
     """What is known of a request."""
+    num_prompt, is_counted = _num_prompt(entry)
     return Ask(
-        _num_prompt(entry),
+        num_prompt,
         len(entry.journal.output_ids),
         entry.expected_tokens,
         entry.sampling.max_tokens,
         entry.promises,
         entry.drawn_by,
+        is_counted,
     )
 
 
@@ -44,11 +46,12 @@ def _placed(entry: Entry) -> Placed:
     return Placed(entry.request, entry.model, entry.journal.num_tokens, entry.was_preempted, ask_of(entry))
 
 
-def _num_prompt(entry: Entry) -> int:
+def _num_prompt(entry: Entry) -> tuple[int, bool]:
+    """Its tokens, and whether they were counted."""
     if entry.journal.prompt_ids is not None:
-        return len(entry.journal.prompt_ids)
+        return len(entry.journal.prompt_ids), True
     prompt = entry.prompt
     if isinstance(prompt, TokenPrompt):
-        return len(prompt.ids)
+        return len(prompt.ids), True
     texts = (one.content for one in prompt.messages) if isinstance(prompt, ChatPrompt) else (prompt.text,)
-    return sum(len(text) for text in texts) // _CHARACTERS_PER_TOKEN
+    return sum(len(text) for text in texts) // _CHARACTERS_PER_TOKEN, False

@@ -1,47 +1,99 @@
-"""Which servers keep a request's promises: see `types.Carries` and docs/engines.md.
+"""Which servers can go on with a request as it was: they keep its promises, and have a context for it.
 
-A request whose continuation would break one is moved or preempted for nobody's sake. Where its server leaves
-anyway it goes on as an approximation, unless that would be of no use (`types.MUST_KEEP`).
+Promises: see `types.Carries` and docs/engines.md. Contexts: servers of one model may differ in how many
+tokens of prompt and output they take. A request that would lose a promise, or could be cut off earlier than
+where it runs, is moved or preempted for nobody's sake. Where its server leaves anyway it goes on as well as
+may be, unless that would be of no use (`types.MUST_KEEP`) or it has too many tokens already.
 """
 
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from godwit.scheduling.ask import Ask
 from godwit.scheduling.view import ClusterView, ModelView, Running
-from godwit.types import MUST_KEEP, Carries, ModelName, Promise, WorkerId, broken_promises
+from godwit.types import MUST_KEEP, Carries, ModelInfo, ModelName, Promise, WorkerId, broken_promises
 
 NOBODY: frozenset[WorkerId] = frozenset()
 
 
-def promised(state: ModelView) -> set[Promise]:
-    """What the requests of an instance must keep, all together."""
-    return {promise for one in state.running for promise in one.ask.promises}
+class Needs(NamedTuple):
+    """What requests need to go on as they were: promises kept, and a context of so many tokens."""
+
+    promises: frozenset[Promise]
+    num_tokens: int
+
+    def are_met(self, here: ModelInfo, there: ModelInfo) -> bool:
+        """Whether they may go from here to there."""
+        is_long = there.context_tokens >= self.num_tokens
+        return is_long and not broken_promises(self.promises, here.carries, there.carries)
+
+
+def needs(state: ModelView) -> Needs:
+    """What the requests of an instance need, all together."""
+    promises = frozenset(promise for one in state.running for promise in one.ask.promises)
+    return Needs(promises, max((may_reach(one, state.info) for one in state.running), default=0))
+
+
+def may_reach(one: Running, here: ModelInfo) -> int:
+    """The tokens, prompt and output, at which a request ends at the latest where it runs."""
+    if one.ask.num_prompt is None or one.ask.max_tokens is None:
+        return here.context_tokens
+    return min(here.context_tokens, one.ask.num_prompt + one.ask.max_tokens)
 
 
 def avoided(view: ClusterView, running: Running) -> Sequence[frozenset[WorkerId]]:
-    """Whom to avoid when a running request leaves its server, in order: who breaks any promise, who one that
-    must be kept. One answer where these are the same."""
-    if not running.ask.promises:
-        return (NOBODY,)
-    source = view.workers[running.worker].models[running.model].info.carries
-    return _avoided(view, running.model, running.ask.promises, source)
+    """Whom to avoid when a running request leaves its server, in order: who could not go on with it as it
+    was, who not at all. One answer where these are the same."""
+    model, ask = running.model, running.ask
+    here = view.workers[running.worker].models[model].info
+    now_tokens = running.context_tokens(view.now, view.times.token_s(running.worker, model))
+    breaking, unfit = _breaking(view, model, ask.promises, here.carries)
+    worse = breaking | _cramped(view, model, may_reach(running, here))
+    unfit |= _cramped(view, model, now_tokens + 1)
+    return (worse,) if worse == unfit else (worse, unfit)
 
 
 def avoided_by_waiting(view: ClusterView, model: ModelName, ask: Ask) -> Sequence[frozenset[WorkerId]]:
-    """The same for a request that waits; one that has no output yet has nothing to lose."""
-    if not ask.promises or not ask.num_output:
-        return (NOBODY,)
-    return _avoided(view, model, ask.promises, ask.drawn_by)
+    """The same for a request that waits: who would probably be full before it ends, who is for it now.
+
+    Without output it has no promise to lose, and where it is too long for all, one of them must tell its
+    client so.
+    """
+    breaking = unfit = NOBODY
+    if ask.num_output:
+        breaking, unfit = _breaking(view, model, ask.promises, ask.drawn_by)
+    if ask.num_prompt is not None:
+        left = view.times.remaining_tokens(model, ask.num_output, ask.expected_tokens, ask.max_tokens)
+        breaking |= _cramped(view, model, ask.context_tokens + left)
+        if ask.is_counted:
+            cramped = _cramped(view, model, ask.context_tokens + 1)
+            if ask.num_output or len(cramped) < len(view.holders.get(model, ())):
+                unfit |= cramped
+    return (breaking,) if unfit == breaking else (breaking, unfit)
 
 
-def _avoided(
+def no_longer_contexts(view: ClusterView, model: ModelName, worker: WorkerId) -> frozenset[WorkerId]:
+    """Who takes no more tokens than `worker`, itself included."""
+    return _cramped(view, model, view.workers[worker].models[model].info.context_tokens + 1)
+
+
+def _cramped(view: ClusterView, model: ModelName, num_tokens: float) -> frozenset[WorkerId]:
+    """Whose context is shorter than that."""
+    workers = view.workers
+    holders = view.holders.get(model, ())
+    return frozenset([one for one in holders if workers[one].models[model].info.context_tokens < num_tokens])
+
+
+def _breaking(
     view: ClusterView, model: ModelName, promises: Collection[Promise], source: Carries
-) -> Sequence[frozenset[WorkerId]]:
+) -> tuple[frozenset[WorkerId], frozenset[WorkerId]]:
+    """Who breaks any promise, and who one that must be kept."""
+    if not promises:
+        return NOBODY, NOBODY
     breaks: dict[WorkerId, tuple[Promise, ...]] = {}
     for name in view.holders.get(model, ()):
         broken = broken_promises(promises, source, view.workers[name].models[model].info.carries)
         if broken:
             breaks[name] = broken
-    breaking = frozenset(breaks)
     unfit = frozenset(name for name, broken in breaks.items() if MUST_KEEP.intersection(broken))
-    return (breaking,) if unfit == breaking else (breaking, unfit)
+    return frozenset(breaks), unfit

@@ -6,11 +6,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from godwit.errors import (
-    GodwitError,
-    ModelNotFoundError,
-    UnavailableError,
-)
+from godwit.errors import ContextTooLongError, GodwitError, ModelNotFoundError, UnavailableError
 from godwit.scheduling.ask import NOTHING_KNOWN, Ask
 from godwit.scheduling.asked import asked_choice
 from godwit.scheduling.bookings import Place
@@ -41,7 +37,7 @@ from godwit.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from godwit.scheduling.keeping import avoided_by_waiting
+from godwit.scheduling.keeping import NOBODY, avoided_by_waiting, no_longer_contexts
 from godwit.scheduling.ledger import Ledger
 from godwit.scheduling.policies import Policy, ending, quickest, start_of
 from godwit.scheduling.startup import describe, fit
@@ -152,7 +148,7 @@ class Scheduler:
                 self._forget(request)
                 self._ledger.end(request)
             case PlacementFailed():
-                self._placement_failed(event)
+                return self._placement_failed(event)
             case MoveRequested():
                 return self._move_requested(event)
             case MoveEnded():
@@ -221,11 +217,19 @@ class Scheduler:
         self._ledger.stirred.stir(event.model)
         return []
 
-    def _placement_failed(self, event: PlacementFailed) -> None:
-        place = self._ledger.running.get(event.request)
-        if place is not None and place.worker == event.worker:
-            self._ledger.end(event.request)
-            self._lines.step_back(event.request, event.worker, f"{event.worker}: {event.reason}")
+    def _placement_failed(self, event: PlacementFailed) -> list[Decision]:
+        request, place = event.request, self._ledger.running.get(event.request)
+        if place is None or place.worker != event.worker:
+            return []
+        view = self._ledger.view(self._times)
+        no_longer = no_longer_contexts(view, place.model, place.worker) if event.is_too_long else NOBODY
+        self._ledger.end(request)
+        if event.is_too_long and no_longer.issuperset(self._ledger.holders[place.model]):
+            self._forget(request)
+            return [Reject(request, ContextTooLongError.code, event.reason)]
+        reason = f"{event.worker}: {event.reason}"
+        self._lines.step_back(request, event.worker, reason, exclude=no_longer)
+        return []
 
     def _ticked(self) -> list[Decision]:
         self._drains.stop_avoiding()

@@ -6,12 +6,12 @@ that may leave, and for each of them destinations with a price and the memory th
 the subset and the assignment with the smallest sum of prices that free enough and all fit.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from godwit.scheduling.choices import Choice, Step, Victim
-from godwit.scheduling.keeping import promised
+from godwit.scheduling.keeping import Needs, needs
 from godwit.scheduling.startup import (
     evictions,
     loading_s,
@@ -19,7 +19,7 @@ from godwit.scheduling.startup import (
     remaining_s,
 )
 from godwit.scheduling.view import ClusterView, ModelView, WorkerView
-from godwit.types import ModelName, Promise, WorkerId, broken_promises
+from godwit.types import ModelName, WorkerId
 
 # Steps of one search. Real workers need some tens; a worker of many instances that all want into the same
 # few destinations could need millions, and the scheduler must never hang: then the best so far is taken.
@@ -63,11 +63,11 @@ class Places:
         destination each, so if one were sent farther than to its k cheapest, then one of these would be
         untouched: it has room there alone, and the sum would not grow.
         """
-        view, promises = self.view, promised(state)
+        view, needed = self.view, needs(state)
         found = []
         for name in view.holders.get(state.info.name, ()):
             if name != worker.id and name not in self._exclude:
-                place = self._place(view.workers[name], state, promises, within_s)
+                place = self._place(view.workers[name], state, needed, within_s)
                 if place is not None:
                     found.append((place[0], name, place[1]))
         found.sort()
@@ -84,7 +84,7 @@ class Places:
         return options
 
     def _place(
-        self, worker: WorkerView, leaving: ModelView, promises: Collection[Promise], within_s: float
+        self, worker: WorkerView, leaving: ModelView, needed: Needs, within_s: float
     ) -> tuple[float, int] | None:
         """(load_s, bytes taken there) of a place for all of an instance's requests; None: it is none.
 
@@ -111,7 +111,7 @@ class Places:
             return None
         if info.digest != leaving.info.digest or refusal(worker, state) is not None:
             return None
-        if broken_promises(promises, leaving.info.carries, info.carries):
+        if not needed.are_met(leaving.info, info):
             return None
         if not info.is_loaded and not state.is_loading:
             load_s += worker.queue_s(info.tier, self.view.now)
@@ -211,7 +211,7 @@ def candidates(view: ClusterView, worker: WorkerView, model: ModelName) -> list[
 
 def can_be_preempted(state: ModelView) -> bool:
     """Whether the instance's requests could go on exactly, there if nowhere else."""
-    return not broken_promises(promised(state), state.info.carries, state.info.carries)
+    return needs(state).are_met(state.info, state.info)
 
 
 def _busy(worker: WorkerView, model: ModelName) -> list[ModelView]:

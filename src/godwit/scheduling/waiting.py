@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from godwit.scheduling.ask import Ask
 from godwit.scheduling.events import RequestQueued
-from godwit.types import ModelName, RequestId, WorkerId
+from godwit.types import MUST_KEEP, ModelName, RequestId, WorkerId
 
 
 class Waiting(Struct, frozen=True):
@@ -92,11 +92,14 @@ class WaitingLines:
             if not line:
                 del self._lines[waiting.model]
 
-    def step_back(self, request: RequestId, avoid: WorkerId, reason: str) -> None:
-        """Return a request to its place; it avoids that worker until the next tick."""
+    def step_back(
+        self, request: RequestId, avoid: WorkerId, reason: str, exclude: frozenset[WorkerId] = frozenset()
+    ) -> None:
+        """Return a request to its place; it avoids that worker until the next tick, and those for good."""
         waiting = self._known.get(request)
         if waiting is not None:
-            self._insert(replace(waiting, avoid=waiting.avoid | {avoid}, reason=reason))
+            excluded, avoids = waiting.exclude | exclude, waiting.avoid | {avoid}
+            self._insert(replace(waiting, exclude=excluded, avoid=avoids, reason=reason))
 
     def forget(self, request: RequestId) -> None:
         """The request is over."""
@@ -141,7 +144,7 @@ class WaitingLines:
 def why_not_placed(
     waiting: Waiting, num_workers: int, holders: Collection[WorkerId], unfit: frozenset[WorkerId]
 ) -> str:
-    """Why nobody took a request in time; `unfit` could not have gone on with it (`types.MUST_KEEP`)."""
+    """Why nobody took a request in time; `unfit` could not have gone on with it (`keeping`)."""
     if not num_workers:
         return "no worker is connected; start one with `godwit worker --join URL`"
     if not holders:
@@ -152,5 +155,7 @@ def why_not_placed(
     if not left:
         return "it has failed on all that have it"
     if unfit.issuperset(left):
-        return f"no server with {waiting.model} that is left can go on in the middle of a grammar"
+        so_far = f"its {waiting.ask.context_tokens} tokens"
+        in_what = " in the middle of a grammar" if MUST_KEEP.intersection(waiting.ask.promises) else ""
+        return f"no server with {waiting.model} that is left can go on with {so_far}{in_what}"
     return f"all slots for {waiting.model} were taken"
