@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from godwit.engines.chat import find_template, render_with
 from godwit.engines.child import ServerProcess, answers, fetch, free_port, is_up, parse_environ
+from godwit.engines.ends import llama_ends
 from godwit.engines.hf import HfFolder
 from godwit.engines.identity import identity
 from godwit.engines.limits import check_common, check_trained
@@ -117,6 +118,10 @@ class VllmServer:
         self.slots = slots
         self._folder = HfFolder(path)
         self._pieces = self._folder.pieces
+        self._ends = self._folder.eos_ids
+        if origin is not None:
+            # Requests cross to llama.cpp and back, and must end in the same places.
+            self._ends |= llama_ends(self._folder.vocabulary)
         self.info = vllm_info(
             self._folder, name, slots, context_tokens, options, is_loaded=True, origin=origin
         )
@@ -221,7 +226,8 @@ class VllmServer:
         num_tokens = len(sequence.prompt_ids) + num_output
         room = min(sampling.max_tokens - num_output, self.info.context_tokens - num_tokens)
         body = {"prompt": [*sequence.prompt_ids, *sequence.output_ids], "stream": True, "max_tokens": room}
-        async with self._post(seat, body | _sampling(sampling, num_output, room)) as answer:
+        body |= _sampling(sampling, num_output, room) | {"stop_token_ids": sorted(self._ends)}
+        async with self._post(seat, body) as answer:
             await _check(answer)
             async for line in answer.content:
                 if not line.startswith(b"data: {"):
@@ -238,7 +244,7 @@ class VllmServer:
             raise EngineError(f"vLLM broke an answer off: {finish}")
         if ids and not 0 <= min(ids) <= max(ids) < len(self._pieces):
             raise EngineError(f"vLLM drew ids {ids} of a vocabulary of {len(self._pieces)}")
-        if finish == "stop" and ids and ids[-1] in self._folder.eos_ids:
+        if finish == "stop" and ids and ids[-1] in self._ends:
             ids = ids[:-1]
         seen = choice.get("logprobs")
         tokens = [
@@ -326,8 +332,10 @@ def _id(name: str) -> TokenId:
 def _sampling(sampling: Sampling, num_output: int, room: int) -> dict[str, Any]:
     """The request's fields, with counts that are left, for `room` outputs.
 
-    A seed would begin anew, so that it is another one.
+    A seed would begin anew, so that it is another one. vLLM's `ignore_eos` would let ends be drawn as output:
+    they are forbidden for all outputs instead, as in the embedded engine.
     """
+    min_tokens = room if sampling.ignore_eos else sampling.min_tokens - num_output
     body: dict[str, Any] = {
         "return_token_ids": True,
         "temperature": sampling.temperature,
@@ -335,8 +343,7 @@ def _sampling(sampling: Sampling, num_output: int, room: int) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "min_p": sampling.min_p,
         "seed": sampling.seed + num_output,
-        "min_tokens": max(0, min(sampling.min_tokens - num_output, room)),
-        "ignore_eos": sampling.ignore_eos,
+        "min_tokens": max(0, min(min_tokens, room)),
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
         "repetition_penalty": sampling.repetition_penalty,
