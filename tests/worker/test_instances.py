@@ -24,7 +24,8 @@ REQUEST = RequestId("r")
 
 def local(name: ModelName, load: Callable[[], Engine] | None = None) -> LocalModel:
     info = describe("fake", name, options={"device_bytes": BYTES})
-    return LocalModel(info, load or (lambda: create_engine("fake", name=name)))
+    make = load or (lambda: create_engine("fake", name=name))
+    return LocalModel(info, lambda _: make())
 
 
 class Rig:
@@ -242,7 +243,7 @@ def with_file(path: Path, store: CheckpointStore, name: ModelName) -> LocalModel
     options: dict[str, object] = {"device_bytes": BYTES}
     info = describe("fake", name, path, options=options)
     return LocalModel(
-        info, lambda: create_engine("fake", name=name, path=path, options=options), store.in_place(path)
+        info, lambda _: create_engine("fake", name=name, path=path, options=options), store.in_place(path)
     )
 
 
