@@ -60,7 +60,7 @@ def test_a_child_that_is_not_waited_for_any_more_is_stopped_at_once() -> None:
 
 def test_a_server_elsewhere_must_answer() -> None:
     with (
-        pytest.raises(ModelLoadError, match="no server answers at http://127.0.0.1:1: start it, or drop"),
+        pytest.raises(ModelLoadError, match=r"no server answers at http://127\.0\.0\.1:1: start it, or drop"),
         reached("server", "http://127.0.0.1:1/", Starting(SILENT), DEADLINE_S, None),
     ):
         pass

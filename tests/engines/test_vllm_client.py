@@ -201,6 +201,27 @@ def test_no_more_outputs_are_demanded_than_there_is_room_for(server: Scripted, f
     assert (server.asked[0]["max_tokens"], server.asked[0]["min_tokens"]) == (4, 4)
 
 
+def test_progress_is_what_is_computed_and_nothing_else(server: Scripted, folder: Path) -> None:
+    told = (
+        'vllm:kv_cache_usage_perc{{engine="0"}} {}\nprocess_cpu_seconds_total {}\n'
+        'vllm:generation_tokens_total{{engine="0"}} {}\n'
+    )
+    client = attached(server, folder)
+
+    async def progress(*numbers: float) -> object:
+        server.told["/metrics"] = METRICS + told.format(*numbers)
+        return await client.progress()
+
+    async def look() -> None:
+        first = await progress(0.1, 5.0, 7.0)
+        assert await progress(0.1, 6.0, 7.0) == first
+        assert await progress(0.2, 6.0, 7.0) != first
+        assert await progress(0.1, 6.0, 8.0) != first
+        await client.close()
+
+    asyncio.run(look())
+
+
 def test_a_server_that_is_not_what_is_needed_is_refused(server: Scripted, folder: Path) -> None:
     attached(server, folder, url=f"{server.url}/")
     for path, told, why in [

@@ -36,6 +36,11 @@ class Endpoint:
     def post(self, path: str, body: Mapping[str, Any]) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         return self._opened.post(f"{self.url}{path}", json=body)
 
+    async def get(self, path: str) -> bytes:
+        """The body of the answer, whatever its status."""
+        async with self._opened.get(f"{self.url}{path}") as answer:
+            return await answer.read()
+
     async def is_alive(self) -> bool:
         """Whether the server still answers, told within seconds."""
         return await asyncio.to_thread(is_up, self._process, self.url)

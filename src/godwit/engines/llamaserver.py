@@ -29,6 +29,8 @@ from godwit.errors import BadRequestError, EngineError, ModelLoadError
 from godwit.ports import SequenceSpec
 from godwit.types import Alternative, ChatMessage, ModelName, Sampling, Token, TokenId
 
+BATCH_TOKENS = 512
+"""As many as it computes in one go anyway; it shows its progress after each batch."""
 _OWN_SERVER = (sys.executable, "-P", str(Path(__file__).with_name("xllamacpp_server.py")))
 # The order that OpenAI's fields mean: the temperature before what cuts the distribution.
 _SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
@@ -91,7 +93,12 @@ class LlamaServer:
         self, path: Path, context_tokens: int, threads: int, options: LlamaServerOptions, port: int
     ) -> ServerProcess:
         command = _OWN_SERVER if options.command is None else tuple(shlex.split(options.command))
-        sizes = {"--parallel": self.slots, "--ctx-size": self.slots * context_tokens, "--threads": threads}
+        sizes = {
+            "--parallel": self.slots,
+            "--ctx-size": self.slots * context_tokens,
+            "--threads": threads,
+            "--batch-size": BATCH_TOKENS,
+        }
         flags = [word for flag, value in sizes.items() for word in (flag, str(value))]
         where = ("--model", str(path), "--host", "127.0.0.1", "--port", str(port))
         return ServerProcess((*command, *where, *flags, *shlex.split(options.flags)), {})
@@ -173,6 +180,10 @@ class LlamaServer:
 
     async def is_alive(self) -> bool:
         return await self._server.is_alive()
+
+    async def progress(self) -> object:
+        """How far each slot is, told anew after each batch."""
+        return await self._server.get("/slots")
 
     async def close(self) -> None:
         await self._server.close()

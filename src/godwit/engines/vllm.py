@@ -43,6 +43,9 @@ from godwit.types import (
 )
 
 _ENDS = (None, "stop", "length")
+_COMPUTED = re.compile(
+    rb"^vllm:(?:kv_cache_usage_perc|prompt_tokens_total|generation_tokens_total)\{.*", re.MULTILINE
+)
 _QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 _NIXL = {
     "kv_connector": "NixlConnector",
@@ -255,6 +258,10 @@ class VllmServer:
 
     async def is_alive(self) -> bool:
         return await self._server.is_alive()
+
+    async def progress(self) -> object:
+        """A prompt takes its blocks chunk by chunk; what has been computed is counted at its end."""
+        return _COMPUTED.findall(await self._server.get("/metrics"))
 
     async def close(self) -> None:
         await self._server.close()

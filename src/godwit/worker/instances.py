@@ -105,7 +105,7 @@ class LocalInstances:
         self._loads[model] = asyncio.create_task(self._load(self._models[model]))
 
     def unload(self, model: ModelName) -> None:
-        """Drop the instance as soon as it serves nothing; it takes nothing new until then. Cut a load short."""
+        """Drop the instance as soon as it serves nothing; it takes nothing new until then. End a load."""
         if model in self._loading:
             self._cut(model, f"{model} was unloaded before it was loaded")
             return
@@ -285,7 +285,7 @@ def _is_idle(engine: Engine) -> bool:
 
 
 async def _create(model: LocalModel) -> Engine:
-    """The engine, made in a thread; where the load is cancelled it ends early, or the engine is closed again."""
+    """The engine, made in a thread; where the load is cancelled, that ends early, or it is closed again."""
     cancelled = threading.Event()
     making = asyncio.ensure_future(asyncio.to_thread(model.create, cancelled))
     try:

@@ -31,8 +31,8 @@ DRAM_SHARE = 0.25
 class LocalModel:
     """A model that this worker can load: what it is, the blocking call that makes its engine, and its file.
 
-    `create` may end early, with ModelLoadError, once the event that it is given is set. Without a `file` there
-    is nothing to bring near. `info.is_loaded` and `info.tier` are not kept up to date.
+    `create` may end early, with ModelLoadError, once the event that it is given is set. Without a `file`
+    there is nothing to bring near. `info.is_loaded` and `info.tier` are not kept up to date.
     """
 
     info: ModelInfo
