@@ -2,6 +2,8 @@
 
 import pytest
 
+pytest.importorskip("llama_cpp")
+
 from godwit.engines.checkpoints import locate
 from godwit.engines.ends import llama_ends
 from godwit.engines.gguf import open_vocabulary

@@ -141,6 +141,8 @@ def test_the_end_of_sequence_is_no_output(server: Scripted, folder: Path) -> Non
 def test_a_model_with_an_origin_ends_where_llama_cpp_ends_it(
     server: Scripted, folder: Path, origin: str | None, ends: list[int]
 ) -> None:
+    if origin is not None:
+        pytest.importorskip("llama_cpp")
     (answer,) = drawn(server, folder, [choice([7, ends[-1]], "stop")], origin=origin)
     assert ([token.id for token in answer.tokens], answer.finish) == ([7], "stop")
     assert server.asked[0]["stop_token_ids"] == ends
