@@ -108,8 +108,9 @@ class HazardSettings(_Section, frozen=True):
 class WorkerSettings(_Section, frozen=True):
     """What one worker offers; `slots` is per model, `device_bytes` None means that the worker measures it.
 
-    An engine that is in one step for longer than `stall_after_s` counts as failed. The certificate is for the
-    peer port. With an `emulated_bandwidth_bytes_per_s` it sends no faster than that to other workers.
+    An engine that shows no progress for `stall_after_s` while it is in a step counts as failed. The
+    certificate is for the peer port. With an `emulated_bandwidth_bytes_per_s` it sends no faster than that to
+    other workers.
 
     Checkpoints: `dram_bytes` of them are kept mapped and locked in memory (None: a quarter of the machine's),
     `ssd_bytes` of fetched files in a folder by the worker's name in `checkpoint_dir` (None: in the cache).

@@ -149,7 +149,10 @@ class Engine(Protocol):
 
     @property
     def step_started_s(self) -> float | None:
-        """When the step under way began, its commands and draws included (monotonic); None between steps."""
+        """When the step under way began, its commands and draws included (monotonic); None between steps.
+
+        Later where the engine is known to have got on within it.
+        """
         ...
 
     @property

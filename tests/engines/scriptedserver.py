@@ -62,8 +62,8 @@ class ScriptedServer:
     """Implements `served.Server` and its KvShipping.
 
     `gates` are by what is asked: prefill, draw (before each token), cleanup (where a draw is closed),
-    export_kv, import_kv. `errors` are raised in turn, after the gate. `calls` are the slots and token counts
-    asked for. Each, and each token, takes `answer_s`.
+    export_kv, import_kv, progress. `errors` are raised in turn, after the gate. `calls` are the slots and
+    token counts asked for, `num_computed` is its progress. Each, and each token, takes `answer_s`.
     """
 
     layout = "scripted"
@@ -86,6 +86,7 @@ class ScriptedServer:
         self.gates: dict[str, Gate] = defaultdict(Gate)
         self.errors: dict[str, deque[BaseException]] = defaultdict(deque)
         self.calls: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self.num_computed = 0
         self.ending: str | None = "stop"
         self._burst = burst
         self._answer_s = answer_s
@@ -150,6 +151,11 @@ class ScriptedServer:
 
     async def is_alive(self) -> bool:
         return self.is_up
+
+    async def progress(self) -> object:
+        self.calls["progress"].append((0, self.num_computed))
+        await self._asked("progress")
+        return self.num_computed
 
     async def close(self) -> None:
         self.is_closed = True

@@ -3,6 +3,7 @@
 import aiohttp
 import pytest
 
+from godwit.engines import progress
 from godwit.errors import EngineError, InvariantBrokenError
 from godwit.ports import Computed, Ended, Failed, Generated, Held, SequenceSpec
 from godwit.types import RequestId, Sampling
@@ -208,6 +209,35 @@ def test_a_silent_server_shows_since_when_it_owes_an_answer(make: Make) -> None:
     server.gates["draw"].open()
     rig.finish(request)
     until(lambda: rig.engine.step_started_s is None)
+
+
+def test_a_server_that_computes_a_long_prompt_is_not_silent(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LOOK_S", 0.01)
+    server, rig = make()
+
+    def looked_at() -> float | None:
+        """Since when it is silent, once it has been looked at some times more."""
+        num = len(server.calls["progress"])
+        until(lambda: len(server.calls["progress"]) >= num + 4)
+        return rig.engine.step_started_s
+
+    server.gates["prefill"].shut()
+    request = opened(rig)
+    server.gates["prefill"].wait_for(1)
+    since_s = rig.engine.step_started_s
+    assert since_s is not None
+    assert looked_at() == since_s, "it hangs"
+    server.num_computed += 1
+    moved_s = looked_at()
+    assert moved_s is not None and moved_s > since_s
+    server.errors["progress"].append(TimeoutError())
+    assert looked_at() == moved_s, "it hangs now"
+    server.gates["prefill"].open()
+    rig.wait_for(request, Computed)
+    until(lambda: rig.engine.step_started_s is None)
+    rig.engine.release(request)
 
 
 def test_a_held_event_is_the_last_of_what_came_before(make: Make) -> None:

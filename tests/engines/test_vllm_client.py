@@ -22,7 +22,7 @@ from godwit.types import ModelName, RequestId, Sampling
 from tests.engines.rig import Rig
 
 NAME = ModelName("tiny")
-EOS = 256
+EOS, OTHER, END_OF_TEXT = 256, 257, 258
 CONTEXT_TOKENS = 64
 GREEDY = Sampling(seed=1, max_tokens=8, temperature=0.0)
 SPEC = SequenceSpec((1, 2, 3), (), GREEDY)
@@ -87,7 +87,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = Tokenizer(models.BPE({char: number for number, char in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<eos>"])
+    tokenizer.add_special_tokens(["<eos>", "<other>", "<|endoftext|>"])
     tokenizer.enable_truncation(4)
     tokenizer.save(str(path / "tokenizer.json"))
     sizes = {"vocab_size": EOS + 4, "num_attention_heads": 2, "hidden_size": 8, "num_hidden_layers": 1}
@@ -96,21 +96,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def attached(server: Scripted, folder: Path, *, url: str | None = None) -> VllmServer:
+def attached(
+    server: Scripted, folder: Path, *, url: str | None = None, origin: str | None = None
+) -> VllmServer:
     options = VllmOptions(url=url or server.url)
-    return VllmServer(folder, NAME, slots=2, context_tokens=CONTEXT_TOKENS, options=options)
+    return VllmServer(folder, NAME, slots=2, context_tokens=CONTEXT_TOKENS, options=options, origin=origin)
 
 
 def choice(ids: list[int], finish: str | None = None, logprobs: object = None) -> str:
     return json.dumps({"choices": [{"token_ids": ids, "finish_reason": finish, "logprobs": logprobs}]})
 
 
-def drawn(server: Scripted, folder: Path, lines: list[str], spec: SequenceSpec = SPEC) -> list[Drawn]:
+def drawn(
+    server: Scripted,
+    folder: Path,
+    lines: list[str],
+    spec: SequenceSpec = SPEC,
+    *,
+    origin: str | None = None,
+) -> list[Drawn]:
     """All that comes of one answer."""
     server.answers.append(lines)
 
     async def draw() -> list[Drawn]:
-        client = attached(server, folder)
+        client = attached(server, folder, origin=origin)
         async with aclosing(client.draw(Seat(0, RequestId("stay")), spec)) as answer:
             found = [one async for one in answer]
         await client.close()
@@ -126,6 +135,25 @@ def test_the_end_of_sequence_is_no_output(server: Scripted, folder: Path) -> Non
         ([7, 8], None),
         ([9], "stop"),
     ]
+
+
+@pytest.mark.parametrize(("origin", "ends"), [(None, [EOS]), ("weights", [EOS, END_OF_TEXT])])
+def test_a_model_with_an_origin_ends_where_llama_cpp_ends_it(
+    server: Scripted, folder: Path, origin: str | None, ends: list[int]
+) -> None:
+    if origin is not None:
+        pytest.importorskip("llama_cpp")
+    (answer,) = drawn(server, folder, [choice([7, ends[-1]], "stop")], origin=origin)
+    assert ([token.id for token in answer.tokens], answer.finish) == ([7], "stop")
+    assert server.asked[0]["stop_token_ids"] == ends
+
+
+def test_under_ignore_eos_no_end_may_be_drawn(server: Scripted, folder: Path) -> None:
+    """vLLM's own ignore_eos would send ends as output."""
+    sampling = Sampling(seed=1, max_tokens=20, ignore_eos=True)
+    drawn(server, folder, [choice([7], "length")], SequenceSpec((1,), (2, 3), sampling))
+    (asked,) = server.asked
+    assert (asked["max_tokens"], asked["min_tokens"], asked.get("ignore_eos", False)) == (18, 18, False)
 
 
 def test_a_chosen_token_beside_the_best_is_not_one_of_them(server: Scripted, folder: Path) -> None:
@@ -173,6 +201,27 @@ def test_no_more_outputs_are_demanded_than_there_is_room_for(server: Scripted, f
     sampling = Sampling(seed=1, max_tokens=500, min_tokens=400)
     drawn(server, folder, [choice([7], "length")], SequenceSpec((1,) * 60, (), sampling))
     assert (server.asked[0]["max_tokens"], server.asked[0]["min_tokens"]) == (4, 4)
+
+
+def test_progress_is_what_is_computed_and_nothing_else(server: Scripted, folder: Path) -> None:
+    told = (
+        'vllm:kv_cache_usage_perc{{engine="0"}} {}\nprocess_cpu_seconds_total {}\n'
+        'vllm:generation_tokens_total{{engine="0"}} {}\n'
+    )
+    client = attached(server, folder)
+
+    async def progress(*numbers: float) -> object:
+        server.told["/metrics"] = METRICS + told.format(*numbers)
+        return await client.progress()
+
+    async def look() -> None:
+        first = await progress(0.1, 5.0, 7.0)
+        assert await progress(0.1, 6.0, 7.0) == first
+        assert await progress(0.2, 6.0, 7.0) != first
+        assert await progress(0.1, 6.0, 8.0) != first
+        await client.close()
+
+    asyncio.run(look())
 
 
 def test_a_server_that_is_not_what_is_needed_is_refused(server: Scripted, folder: Path) -> None:

@@ -34,15 +34,17 @@ def started(core: int) -> VllmOptions:
     )
 
 
-def made_server(options: VllmOptions) -> VllmServer:
+def made_server(options: VllmOptions, origin: str | None = None) -> VllmServer:
     """A server of the built-in model; blocks until it answers."""
     folder = find_folder(MODEL, None, os.environ["GODWIT_VLLM_PYTHON"])
-    return VllmServer(folder, MODEL, slots=SLOTS, context_tokens=CONTEXT_TOKENS, options=options)
+    return VllmServer(
+        folder, MODEL, slots=SLOTS, context_tokens=CONTEXT_TOKENS, options=options, origin=origin
+    )
 
 
-def attached(server: VllmServer) -> VllmServer:
+def attached(server: VllmServer, origin: str | None = None) -> VllmServer:
     """A second client of a server that runs."""
-    return made_server(VllmOptions(url=server.url, dtype="float32", nixl=True))
+    return made_server(VllmOptions(url=server.url, dtype="float32", nixl=True), origin)
 
 
 @pytest.fixture(scope="session")

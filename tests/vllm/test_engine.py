@@ -6,10 +6,12 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from godwit.engines import create_engine
 from godwit.engines.checkpoints import locate
 from godwit.engines.gguf import open_vocabulary
 from godwit.engines.leases import VALID_S, Lease
 from godwit.engines.nixl import NixlKv
+from godwit.engines.served import ServedEngine
 from godwit.engines.server import Seat
 from godwit.engines.vllm import VllmServer
 from godwit.errors import BadRequestError, EngineError
@@ -86,6 +88,29 @@ def test_logprobs_and_the_end_of_sequence(rigs: Rigs) -> None:
         assert (chosen.id, len(best)) == (token.id, 2)
         assert best[0].logprob >= best[1].logprob
         assert chosen.text == token.text == rig.engine.piece(token.id)
+
+
+def test_answers_end_at_the_same_ids_as_in_the_embedded_engine(servers: list[VllmServer]) -> None:
+    """Ids that the model hardly ever draws: a bias has it draw them as soon as they are allowed."""
+    with open_vocabulary(locate(MODEL, None)) as file:
+        ends = file.eog_ids
+    assert len(ends) > 1
+    client = attached(servers[0], origin="smollm2-135m")
+    served = Rig(ServedEngine(client, client.kv))
+    embedded = Rig(create_engine("llamacpp", name=MODEL, slots=1, context_tokens=256))
+    ids = prompt(served, "Hello.")
+    for end in ends:
+        sampling = Sampling(seed=1, max_tokens=5, temperature=0.0, logit_bias=((end, 100.0),))
+        for changes in ({}, {"min_tokens": 2}, {"ignore_eos": True}):
+            told = []
+            for rig in (served, embedded):
+                request = rig.open(SequenceSpec(ids, (), msgspec.structs.replace(sampling, **changes)))
+                rig.engine.generate(request)
+                outputs, reason = rig.finish(request)
+                told.append((len(outputs), reason, end in outputs))
+            assert told[0] == told[1], (end, changes)
+    served.engine.close()
+    embedded.engine.close()
 
 
 def test_what_the_server_refuses_fails_that_request_alone(rigs: Rigs) -> None:

@@ -24,7 +24,8 @@ REQUEST = RequestId("r")
 
 def local(name: ModelName, load: Callable[[], Engine] | None = None) -> LocalModel:
     info = describe("fake", name, options={"device_bytes": BYTES})
-    return LocalModel(info, load or (lambda: create_engine("fake", name=name)))
+    make = load or (lambda: create_engine("fake", name=name))
+    return LocalModel(info, lambda _: make())
 
 
 class Rig:
@@ -238,11 +239,46 @@ def test_an_engine_whose_load_ends_during_close_is_closed_too() -> None:
     assert not any(thread.name == "engine-a" for thread in threading.enumerate())
 
 
+def test_an_unload_cuts_a_load_and_the_next_one_waits_for_what_is_left_of_it() -> None:
+    events: list[str] = []
+    may_end = threading.Event()
+
+    def slow(cancelled: threading.Event) -> Engine:
+        cancelled.wait(10)
+        may_end.wait(10)
+        events.append("a ended")
+        raise ModelLoadError("nobody hears this")
+
+    def load_b() -> Engine:
+        events.append("b loads")
+        return create_engine("fake", name=B)
+
+    async def scenario() -> None:
+        rig = Rig(LocalModel(local(A).info, slow), local(B, load_b))
+        cut = rig.begin(A)
+        await asyncio.sleep(0)
+        rig.instances.unload(A)
+        error = await cut
+        assert isinstance(error, ModelLoadError)
+        assert error.message == "a was unloaded before it was loaded"
+        assert rig.instances.loading == ()
+        other = rig.begin(B)
+        await asyncio.sleep(0.05)
+        assert not other.done()
+        may_end.set()
+        assert not isinstance(await other, GodwitError)
+        assert rig.changes == [("a", False, error.message), ("b", True, None)]
+        await rig.instances.close()
+
+    asyncio.run(scenario())
+    assert events == ["a ended", "b loads"]
+
+
 def with_file(path: Path, store: CheckpointStore, name: ModelName) -> LocalModel:
     options: dict[str, object] = {"device_bytes": BYTES}
     info = describe("fake", name, path, options=options)
     return LocalModel(
-        info, lambda: create_engine("fake", name=name, path=path, options=options), store.in_place(path)
+        info, lambda _: create_engine("fake", name=name, path=path, options=options), store.in_place(path)
     )
 
 

@@ -1,5 +1,6 @@
 """Engines: what computes tokens. Each kind is one entry in ENGINES; a heavy library is imported on use."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,7 +25,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class EngineSpec(NamedTuple):
-    """One model to serve: its name, its file (None: built in), and how much it may hold."""
+    """One model to serve: its name, its file (None: built in), and how much it may hold.
+
+    Where `cancelled` is set, a load that waits for a server ends early, with ModelLoadError.
+    """
 
     name: ModelName
     path: Path | None
@@ -34,6 +38,7 @@ class EngineSpec(NamedTuple):
     prefill_chunk: int
     options: Options
     origin: str | None
+    cancelled: threading.Event | None
 
 
 class EngineKind(NamedTuple):
@@ -59,9 +64,13 @@ def create_engine(
     prefill_chunk: int = DEFAULT_PREFILL_CHUNK,
     options: Options | None = None,
     origin: str | None = None,
+    cancelled: threading.Event | None = None,
 ) -> Engine:
-    """Load a model (seconds) and return its engine, not started; ConfigError or ModelLoadError otherwise."""
-    spec = _spec(name, path, slots, context_tokens, threads, prefill_chunk, options, origin)
+    """Load a model (seconds) and return its engine, not started; ConfigError or ModelLoadError otherwise.
+
+    An engine that is a server is waited for until `cancelled` is set: then ModelLoadError, and it is stopped.
+    """
+    spec = _spec(name, path, slots, context_tokens, threads, prefill_chunk, options, origin, cancelled)
     return _kind(kind).load(spec)
 
 
@@ -98,6 +107,7 @@ def _spec(
     prefill_chunk: int,
     options: Options | None,
     origin: str | None,
+    cancelled: threading.Event | None = None,
 ) -> EngineSpec:
     counts = {
         "slots": slots,
@@ -117,6 +127,7 @@ def _spec(
         prefill_chunk,
         options or {},
         origin,
+        cancelled,
     )
 
 
@@ -200,6 +211,7 @@ def _load_llama_server(spec: EngineSpec) -> Engine:
         threads=spec.threads,
         options=_options(spec, LlamaServerOptions),
         origin=spec.origin,
+        cancelled=spec.cancelled,
     )
     return ServedEngine(server)
 
@@ -225,6 +237,7 @@ def _load_vllm(spec: EngineSpec) -> Engine:
         context_tokens=spec.context_tokens,
         options=options,
         origin=spec.origin,
+        cancelled=spec.cancelled,
     )
     return ServedEngine(server, server.kv)
 

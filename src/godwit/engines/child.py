@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from functools import cached_property
 from http.client import HTTPException
 from pathlib import Path
 
+from godwit.engines.pinning import pin
 from godwit.errors import ConfigError, ModelLoadError
 
 _POLL_S = 0.2
@@ -23,10 +25,16 @@ _TAIL_BYTES = 4000
 
 
 class ServerProcess:
-    """Runs `command` under `guard.py`, with its output in a file that is shown where it fails."""
+    """Runs `command` under `guard.py`, with its output in a file that is shown where it fails.
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+    Its threads are kept to `cores` until it is ready (None: to none).
+    """
+
+    def __init__(
+        self, command: Sequence[str], environ: Mapping[str, str], cores: set[int] | None = None
+    ) -> None:
         """Start it; ModelLoadError where there is no such program."""
+        self._cores = cores
         self._log = tempfile.TemporaryFile(prefix="godwit-server-")  # noqa: SIM115 -- closed by `stop`
         # So that it can be cut while it is written to: `guard.py` keeps it short.
         fcntl.fcntl(self._log, fcntl.F_SETFL, fcntl.fcntl(self._log, fcntl.F_GETFL) | os.O_APPEND)
@@ -58,27 +66,36 @@ class ServerProcess:
         """How long the file with its output is now."""
         return os.fstat(self._log.fileno()).st_size
 
-    def wait_until(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
+    def wait_until(
+        self, is_ready: Callable[[], bool], timeout_s: float, cancelled: threading.Event | None = None
+    ) -> None:
         """Block until it is ready; ModelLoadError with its last lines where it ends first, or is too slow.
 
-        Whatever goes wrong, it is stopped.
+        The same as soon as `cancelled` is set. Whatever goes wrong, it is stopped.
         """
         try:
-            self._wait_until(is_ready, timeout_s)
+            self._wait_until(is_ready, timeout_s, cancelled or threading.Event())
         except BaseException:
             self.stop()
             raise
 
-    def _wait_until(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
+    def _wait_until(self, is_ready: Callable[[], bool], timeout_s: float, cancelled: threading.Event) -> None:
         end_s = time.monotonic() + timeout_s
-        while not is_ready():
+        while not self._is_ready(is_ready):
             if not self.is_running:
                 said = self.stop()
                 raise ModelLoadError(f"the server ended with status {self._process.returncode}:\n{said}")
             if time.monotonic() > end_s:
                 said = self.stop()
                 raise ModelLoadError(f"the server was not ready after {timeout_s:.0f} s:\n{said}")
-            time.sleep(_POLL_S)
+            if cancelled.wait(_POLL_S):
+                raise ModelLoadError("the load was cancelled: its server was stopped before it was ready")
+
+    def _is_ready(self, is_ready: Callable[[], bool]) -> bool:
+        if self._cores is not None:
+            # Every time, for some move their threads more than once while they start.
+            pin(self.pid, self._cores)
+        return is_ready()
 
     def stop(self) -> str:
         """End it, if need be by force; returns the last lines that it wrote."""

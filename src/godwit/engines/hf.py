@@ -95,6 +95,12 @@ class HfFolder:
         tokenizer.no_padding()
         return tokenizer
 
+    @property
+    def vocabulary(self) -> dict[str, TokenId]:
+        """The ids of all tokens that the tokenizer and the model have, by their texts."""
+        found = self.tokenizer.get_vocab(with_added_tokens=True)
+        return {text: token for text, token in found.items() if token < self.num_vocab}
+
     @cached_property
     def pieces(self) -> list[bytes]:
         """The bytes of each id; b"" for special tokens and for ids that the tokenizer does not use."""
@@ -103,9 +109,7 @@ class HfFolder:
             raise ModelLoadError(f"{self.path}: only byte-level tokenizers are understood so far")
         added = {one["id"]: one for one in described["added_tokens"]}
         table, pieces = _byte_table(), [b""] * self.num_vocab
-        for text, token in self.tokenizer.get_vocab(with_added_tokens=True).items():
-            if token >= self.num_vocab:
-                continue  # the model has no such output
+        for text, token in self.vocabulary.items():
             if token not in added:
                 pieces[token] = bytes(table[char] for char in text)
             elif not added[token]["special"]:

@@ -5,30 +5,32 @@ so that it costs a decode step, as in a stream. A stream would not tell the ids 
 since it sends a chunk only where the text is whole, nor could each index have a seed of its own.
 """
 
-import asyncio
 import shlex
 import sys
+import threading
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import msgspec
 from msgspec import Struct
 
 from godwit.engines.capi import lib, load_model
 from godwit.engines.chat import find_template, render_with
-from godwit.engines.child import ServerProcess, answers, fetch, free_port, is_up
+from godwit.engines.child import ServerProcess, fetch
+from godwit.engines.endpoint import reached
 from godwit.engines.gguf import GgufFile
 from godwit.engines.limits import check_common
 from godwit.engines.llamacpp import LlamaOptions, llama_info
 from godwit.engines.sampling import draw_seed
 from godwit.engines.server import Drawn, Seat
-from godwit.engines.session import open_session
 from godwit.errors import BadRequestError, EngineError, ModelLoadError
 from godwit.ports import SequenceSpec
 from godwit.types import Alternative, ChatMessage, ModelName, Sampling, Token, TokenId
 
+BATCH_TOKENS = 512
+"""As many as it computes in one go anyway; it shows its progress after each batch."""
 _OWN_SERVER = (sys.executable, "-P", str(Path(__file__).with_name("xllamacpp_server.py")))
 # The order that OpenAI's fields mean: the temperature before what cuts the distribution.
 _SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
@@ -60,6 +62,7 @@ class LlamaServer:
         threads: int,
         options: LlamaServerOptions,
         origin: str | None = None,
+        cancelled: threading.Event | None = None,
     ) -> None:
         self.slots = slots
         self._model = load_model(path, vocab_only=True)
@@ -76,47 +79,45 @@ class LlamaServer:
         source = options.chat_template or self._file.chat_template
         bos, eos = self._file.text(self._file.bos_id), self._file.text(self._file.eos_id)
         self._template = find_template(source, bos=bos, eos=eos)
-        self._session: aiohttp.ClientSession | None = None
-        self._process: ServerProcess | None = None
+        start = partial(self._start, path, context_tokens, threads, options)
         try:
-            if options.url is None:
-                self._url = self._launch(path, context_tokens, threads, options)
-            else:
-                self._url = options.url.rstrip("/")
-            self._look(context_tokens)
+            with reached(
+                "llama-server", options.url, start, options.start_timeout_s, cancelled
+            ) as self._server:
+                self._look(context_tokens)
         except BaseException:
-            if self._process is not None:
-                self._process.stop()
             lib().llama_model_free(self._model)
             raise
 
-    def _launch(self, path: Path, context_tokens: int, threads: int, options: LlamaServerOptions) -> str:
-        port = free_port()
-        url = f"http://127.0.0.1:{port}"
+    def _start(
+        self, path: Path, context_tokens: int, threads: int, options: LlamaServerOptions, port: int
+    ) -> ServerProcess:
         command = _OWN_SERVER if options.command is None else tuple(shlex.split(options.command))
-        sizes = {"--parallel": self.slots, "--ctx-size": self.slots * context_tokens, "--threads": threads}
+        sizes = {
+            "--parallel": self.slots,
+            "--ctx-size": self.slots * context_tokens,
+            "--threads": threads,
+            "--batch-size": BATCH_TOKENS,
+        }
         flags = [word for flag, value in sizes.items() for word in (flag, str(value))]
         where = ("--model", str(path), "--host", "127.0.0.1", "--port", str(port))
-        self._process = ServerProcess((*command, *where, *flags, *shlex.split(options.flags)), {})
-        self._process.wait_until(lambda: answers(f"{url}/health"), options.start_timeout_s)
-        return url
+        return ServerProcess((*command, *where, *flags, *shlex.split(options.flags)), {})
 
     def _look(self, context_tokens: int) -> None:
-        """ModelLoadError where the server is not there, or is not what these requests need."""
-        if not answers(f"{self._url}/health"):
-            raise ModelLoadError(f"no llama-server answers at {self._url}: start it, or drop option url")
+        """ModelLoadError where the server is not what these requests need."""
+        url = self._server.url
         try:
-            told = msgspec.json.decode(fetch(f"{self._url}/props"))
-            (model,) = msgspec.json.decode(fetch(f"{self._url}/v1/models"))["data"]
+            told = msgspec.json.decode(fetch(f"{url}/props"))
+            (model,) = msgspec.json.decode(fetch(f"{url}/v1/models"))["data"]
             slots, room = told["total_slots"], told["default_generation_settings"]["n_ctx"]
             num_vocab = model["meta"]["n_vocab"]
         except (OSError, msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
-            raise ModelLoadError(f"{self._url} does not answer as llama-server does: {error!r}") from error
+            raise ModelLoadError(f"{url} does not answer as llama-server does: {error!r}") from error
         if num_vocab != self._file.num_vocab:
-            raise ModelLoadError(f"{self._url} serves another model than {self._file.path}: {model['id']}")
+            raise ModelLoadError(f"{url} serves another model than {self._file.path}: {model['id']}")
         if slots < self.slots or room < context_tokens:
             raise ModelLoadError(
-                f"{self._url} has {slots} slots of {room} tokens: start it with --parallel {self.slots} "
+                f"{url} has {slots} slots of {room} tokens: start it with --parallel {self.slots} "
                 f"--ctx-size {self.slots * context_tokens}, or lower worker.slots or worker.context_tokens"
             )
 
@@ -171,22 +172,21 @@ class LlamaServer:
         )
 
     async def _ask(self, body: dict[str, Any]) -> dict[str, Any]:
-        if self._session is None:
-            self._session = open_session()
-        async with self._session.post(f"{self._url}/completion", json=body) as answer:
+        async with self._server.post("/completion", body) as answer:
             if answer.status != 200:
                 raise EngineError(f"llama-server refused ({answer.status}): {await answer.text()}")
             told: dict[str, Any] = await answer.json()
             return told
 
     async def is_alive(self) -> bool:
-        return await asyncio.to_thread(is_up, self._process, self._url)
+        return await self._server.is_alive()
+
+    async def progress(self) -> object:
+        """How far each slot is, told anew after each batch."""
+        return await self._server.get("/slots")
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-        if self._process is not None:
-            self._process.stop()
+        await self._server.close()
         lib().llama_model_free(self._model)
 
 

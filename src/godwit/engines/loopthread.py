@@ -42,7 +42,7 @@ class LoopThread:
         self.call(self._loop.stop)
         self._thread.join()
 
-    def call(self, act: Callable[[], None]) -> None:
+    def call(self, act: Callable[[], object]) -> None:
         """Run `act` in the loop, from any thread; ignored after the end."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._do, act)
@@ -56,7 +56,7 @@ class LoopThread:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _do(self, act: Callable[[], None]) -> None:
+    def _do(self, act: Callable[[], object]) -> None:
         try:
             act()
         except Exception as error:  # the loop's top: whatever it is, somebody must hear of it

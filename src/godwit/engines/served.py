@@ -11,15 +11,15 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-import aiohttp
 import structlog
 
 from godwit.engines.limits import check_awaited
 from godwit.engines.loopthread import LoopThread
+from godwit.engines.progress import ProgressWatch
 from godwit.engines.readers import Readers
 from godwit.engines.sequence import OpenRound, Phase
 from godwit.engines.served_sequence import ServedSequence
-from godwit.engines.server import KvShipping, Seat, Server
+from godwit.engines.server import UNANSWERED, KvShipping, Seat, Server, reason_of
 from godwit.engines.slots import SlotBook
 from godwit.errors import EngineError, GodwitError
 from godwit.ports import (
@@ -51,7 +51,6 @@ START_WAIT_S = 0.002
 _USUAL_WEIGHT = 0.2  # of the newest token in the running mean that `pace` multiplies
 KV_S = 60.0
 """A block of KV that takes longer is computed instead."""
-UNANSWERED = (aiohttp.ClientError, OSError, TimeoutError)
 
 
 class ServedEngine:
@@ -66,6 +65,7 @@ class ServedEngine:
         self._loop = LoopThread(f"engine-{server.info.name}", server.close, self._broken)
         self._slots = SlotBook(server.slots, server.info.name)
         self._readers = Readers(server.info.name)
+        self._watch = ProgressWatch(server.progress, self._owed_since, clock)
         # The loop's side.
         self._sequences: dict[RequestId, ServedSequence] = {}
         self._free = list(range(server.slots))
@@ -95,7 +95,11 @@ class ServedEngine:
 
     @property
     def step_started_s(self) -> float | None:
-        """Since when the server owes an answer; of several the one that it owes longest."""
+        """Since when the server owes an answer, of several the oldest, or when it last computed, if later."""
+        since_s = self._owed_since()
+        return None if since_s is None else max(since_s, self._watch.moved_s)
+
+    def _owed_since(self) -> float | None:
         working = [s for s in list(self._sequences.values()) if s.work is not None]
         return min((s.asked_s for s in working if s.phase is not Phase.ENDED), default=None)
 
@@ -106,6 +110,7 @@ class ServedEngine:
     def start(self, on_step: OnStep) -> None:
         """Start the thread; `on_step` is called in it."""
         self._on_step = on_step
+        self._loop.call(lambda: self._loop.spawn(self._watch.run))
         self._loop.start()
 
     def close(self) -> None:
@@ -212,7 +217,7 @@ class ServedEngine:
         except GodwitError as error:
             self._fail(state, error)
         except UNANSWERED as error:
-            await self._lost(state, _reason(error))
+            await self._lost(state, reason_of(error))
 
     def _worked(self, state: ServedSequence) -> None:
         """Cancelled or not, it is over, and a command may have come meanwhile."""
@@ -304,7 +309,7 @@ class ServedEngine:
         except UNANSWERED as error:
             if not await self._server.is_alive():
                 raise
-            return f"the server did not take it: {_reason(error)}"
+            return f"the server did not take it: {reason_of(error)}"
         return None
 
     async def _export(self, state: ServedSequence, kv: KvRange) -> None:
@@ -317,7 +322,7 @@ class ServedEngine:
         except GodwitError as error:
             problem = error.message
         except UNANSWERED as error:
-            problem = f"the server did not answer: {_reason(error)}"
+            problem = f"the server did not answer: {reason_of(error)}"
         except Exception as error:  # as in `_work`
             problem = f"the server's answer was not understood: {error!r}"
         if self._sequences.get(state.request) is state:
@@ -391,7 +396,3 @@ class ServedEngine:
         self._free.append(state.slot)
         state.phase = Phase.ENDED
         state.cancel()
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) or type(error).__name__

@@ -3,8 +3,13 @@
 from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple, Protocol
 
+import aiohttp
+
 from godwit.ports import SequenceSpec
 from godwit.types import ChatMessage, ModelInfo, RequestId, Token, TokenId
+
+UNANSWERED = (aiohttp.ClientError, OSError, TimeoutError)
+"""What is raised where a server does not answer."""
 
 
 class Drawn(NamedTuple):
@@ -24,8 +29,8 @@ class Seat(NamedTuple):
 class Server(Protocol):
     """One running server with one model; its coroutines run in the engine's loop and may be cancelled.
 
-    They raise EngineError where the server refuses one request, and aiohttp's errors or TimeoutError where
-    it does not answer. KV of fewer than `block_tokens` tokens is not kept: such a tail is computed by `draw`.
+    They raise EngineError where the server refuses one request, and UNANSWERED where it does not answer. KV
+    of fewer than `block_tokens` tokens is not kept: such a tail is computed by `draw`.
     """
 
     block_tokens: int
@@ -56,6 +61,10 @@ class Server(Protocol):
         """Whether the server still answers, told within seconds."""
         ...
 
+    async def progress(self) -> object:
+        """Something that changes whenever the server computes, a part of a prompt too, and only then."""
+        ...
+
     async def close(self) -> None:
         """Let go of the server, and stop it if it is this worker's own."""
         ...
@@ -82,3 +91,8 @@ class KvShipping(Protocol):
     async def import_kv(self, seat: Seat, ids: Sequence[TokenId], data: bytearray) -> None:
         """Get the KV of `ids`; EngineError where `data` must not be used."""
         ...
+
+
+def reason_of(error: BaseException) -> str:
+    """What is said of an error that may have no text, such as a TimeoutError."""
+    return str(error) or type(error).__name__

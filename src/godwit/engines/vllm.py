@@ -4,11 +4,13 @@ Rounds are requests for one token, which leave the KV of all full blocks in the 
 vLLM's own NixlConnector (`godwit.engines.nixl`).
 """
 
-import asyncio
 import re
 import shlex
 import sys
+import threading
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,14 +20,14 @@ import msgspec
 from msgspec import Struct
 
 from godwit.engines.chat import find_template, render_with
-from godwit.engines.child import ServerProcess, answers, fetch, free_port, is_up, parse_environ
+from godwit.engines.child import ServerProcess, fetch, free_port, parse_environ
+from godwit.engines.endpoint import reached
+from godwit.engines.ends import llama_ends
 from godwit.engines.hf import HfFolder
 from godwit.engines.identity import identity
 from godwit.engines.limits import check_common, check_trained
 from godwit.engines.nixl import LEASE_S, NixlKv
-from godwit.engines.pinning import pin
 from godwit.engines.server import Drawn, Seat
-from godwit.engines.session import open_session
 from godwit.errors import BadRequestError, EngineError, GodwitError, ModelLoadError
 from godwit.ports import SequenceSpec
 from godwit.types import (
@@ -41,6 +43,9 @@ from godwit.types import (
 )
 
 _ENDS = (None, "stop", "length")
+_COMPUTED = re.compile(
+    rb"^vllm:(?:kv_cache_usage_perc|prompt_tokens_total|generation_tokens_total)\{.*", re.MULTILINE
+)
 _QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 _NIXL = {
     "kv_connector": "NixlConnector",
@@ -113,10 +118,15 @@ class VllmServer:
         context_tokens: int,
         options: VllmOptions,
         origin: str | None = None,
+        cancelled: threading.Event | None = None,
     ) -> None:
         self.slots = slots
         self._folder = HfFolder(path)
         self._pieces = self._folder.pieces
+        self._ends = self._folder.eos_ids
+        if origin is not None:
+            # Requests cross to llama.cpp and back, and must end in the same places.
+            self._ends |= llama_ends(self._folder.vocabulary)
         self.info = vllm_info(
             self._folder, name, slots, context_tokens, options, is_loaded=True, origin=origin
         )
@@ -124,15 +134,9 @@ class VllmServer:
         bos, eos = self._folder.special("bos_token"), self._folder.special("eos_token")
         self._template = find_template(source, bos=bos, eos=eos)
         self._shares_prefixes = options.share_prefixes
-        self._session: aiohttp.ClientSession | None = None
-        self._process: ServerProcess | None = None
-        self.url = self._launch(path, options) if options.url is None else options.url.rstrip("/")
-        try:
+        start = partial(self._start, path, options)
+        with reached("vLLM server", options.url, start, options.start_timeout_s, cancelled) as self._server:
             told = self._look()
-        except BaseException:
-            if self._process is not None:
-                self._process.stop()
-            raise
         self.block_tokens = told.block_tokens
         kv_bytes = self._folder.kv_bytes_per_token(options.dtype)
         kind = f"{told.block_tokens} tokens a block, {kv_bytes} bytes a token"
@@ -141,8 +145,6 @@ class VllmServer:
 
     def _look(self) -> "_Facts":
         """What the server tells of itself; ModelLoadError where it cannot serve this model."""
-        if not answers(f"{self.url}/health"):
-            raise ModelLoadError(f"no vLLM server answers at {self.url}: start it, or drop option url")
         told = _facts(self.url)
         if self.info.name not in told.models:
             served = ", ".join(told.models)
@@ -157,9 +159,7 @@ class VllmServer:
             )
         return told
 
-    def _launch(self, path: Path, options: VllmOptions) -> str:
-        port = free_port()
-        url = f"http://127.0.0.1:{port}"
+    def _start(self, path: Path, options: VllmOptions, port: int) -> ServerProcess:
         sizes = {
             "--port": port,
             "--max-model-len": self.info.context_tokens,
@@ -181,21 +181,16 @@ class VllmServer:
             *("--model", str(path), "--served-model-name", self.info.name, "--host", "127.0.0.1"),
             *("--enable-prompt-tokens-details", *flags, *shlex.split(options.flags)),
         )
-        process = self._process = ServerProcess(command, environ)
+        cores = None if options.cores is None else set(map(int, options.cores.split(",")))
+        return ServerProcess(command, environ, cores)
 
-        def is_ready() -> bool:
-            # All the time, for it moves its threads more than once while it starts.
-            if options.cores is not None:
-                pin(process.pid, set(map(int, options.cores.split(","))))
-            return answers(f"{url}/health")
-
-        process.wait_until(is_ready, options.start_timeout_s)
-        return url
+    @property
+    def url(self) -> str:
+        return self._server.url
 
     @property
     def pid(self) -> int | None:
-        """The server's process where it is a child of this one."""
-        return None if self._process is None else self._process.pid
+        return self._server.pid
 
     def tokenize(self, text: str, *, add_special: bool) -> list[TokenId]:
         return self._folder.tokenize(text, add_special=add_special, context_tokens=self.info.context_tokens)
@@ -221,7 +216,8 @@ class VllmServer:
         num_tokens = len(sequence.prompt_ids) + num_output
         room = min(sampling.max_tokens - num_output, self.info.context_tokens - num_tokens)
         body = {"prompt": [*sequence.prompt_ids, *sequence.output_ids], "stream": True, "max_tokens": room}
-        async with self._post(seat, body | _sampling(sampling, num_output, room)) as answer:
+        body |= _sampling(sampling, num_output, room) | {"stop_token_ids": sorted(self._ends)}
+        async with self._post(seat, body) as answer:
             await _check(answer)
             async for line in answer.content:
                 if not line.startswith(b"data: {"):
@@ -238,7 +234,7 @@ class VllmServer:
             raise EngineError(f"vLLM broke an answer off: {finish}")
         if ids and not 0 <= min(ids) <= max(ids) < len(self._pieces):
             raise EngineError(f"vLLM drew ids {ids} of a vocabulary of {len(self._pieces)}")
-        if finish == "stop" and ids and ids[-1] in self._folder.eos_ids:
+        if finish == "stop" and ids and ids[-1] in self._ends:
             ids = ids[:-1]
         seen = choice.get("logprobs")
         tokens = [
@@ -261,22 +257,19 @@ class VllmServer:
         return tuple(Alternative(token, self.piece(token), value) for token, value in rows)
 
     async def is_alive(self) -> bool:
-        return await asyncio.to_thread(is_up, self._process, self.url)
+        return await self._server.is_alive()
+
+    async def progress(self) -> object:
+        """A prompt takes its blocks chunk by chunk; what has been computed is counted at its end."""
+        return _COMPUTED.findall(await self._server.get("/metrics"))
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-        if self._process is not None:
-            await asyncio.to_thread(self._process.stop)
+        await self._server.close()
 
-    def _post(self, seat: Seat, body: dict[str, Any]) -> Any:
-        if self._session is None:
-            self._session = open_session()
+    def _post(self, seat: Seat, body: dict[str, Any]) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         # Hashed, for vLLM takes no "@".
         salt = {} if self._shares_prefixes else {"cache_salt": sha256(seat.name.encode()).hexdigest()}
-        return self._session.post(
-            f"{self.url}/v1/completions", json={"model": self.info.name, **salt, **body}
-        )
+        return self._server.post("/v1/completions", {"model": self.info.name, **salt, **body})
 
     async def complete(self, seat: Seat, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to a completion request that does not stream; EngineError where vLLM refuses."""
@@ -326,8 +319,10 @@ def _id(name: str) -> TokenId:
 def _sampling(sampling: Sampling, num_output: int, room: int) -> dict[str, Any]:
     """The request's fields, with counts that are left, for `room` outputs.
 
-    A seed would begin anew, so that it is another one.
+    A seed would begin anew, so that it is another one. vLLM's `ignore_eos` would let ends be drawn as output:
+    they are forbidden for all outputs instead, as in the embedded engine.
     """
+    min_tokens = room if sampling.ignore_eos else sampling.min_tokens - num_output
     body: dict[str, Any] = {
         "return_token_ids": True,
         "temperature": sampling.temperature,
@@ -335,8 +330,7 @@ def _sampling(sampling: Sampling, num_output: int, room: int) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "min_p": sampling.min_p,
         "seed": sampling.seed + num_output,
-        "min_tokens": max(0, min(sampling.min_tokens - num_output, room)),
-        "ignore_eos": sampling.ignore_eos,
+        "min_tokens": max(0, min(min_tokens, room)),
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
         "repetition_penalty": sampling.repetition_penalty,

@@ -15,6 +15,7 @@ def main() -> None:
     flags.add_argument("--parallel", type=int, default=1)
     flags.add_argument("--ctx-size", type=int, default=4096)
     flags.add_argument("--threads", type=int, default=1)
+    flags.add_argument("--batch-size", type=int, default=2048)
     flags.add_argument("--flash-attn", choices=("on", "off", "auto"), default="auto")
     flags.add_argument("--no-repack", action="store_true")
     flags.add_argument("--cache-ram", type=int, default=0)
@@ -23,6 +24,7 @@ def main() -> None:
     params.model.path = given.model
     params.hostnames, params.port = [given.host], given.port
     params.n_parallel, params.n_ctx = given.parallel, given.ctx_size
+    params.n_batch = given.batch_size
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = given.threads
     kind = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}[given.flash_attn]
     params.flash_attn_type = getattr(xllamacpp.llama_flash_attn_type, f"LLAMA_FLASH_ATTN_TYPE_{kind}")

@@ -193,6 +193,10 @@ class ModelledInstances:
         self.drivers[model] = self._make(model)
 
     def unload(self, model: ModelName) -> None:
+        if model in self._loading:
+            self._fail_load(model, f"{model} was unloaded before it was loaded")
+            self._begin_loads()
+            return
         driver = self.drivers.get(model)
         if driver is None or model in self._leaving:
             return

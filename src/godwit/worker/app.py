@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import aiohttp
 import structlog
@@ -160,7 +161,7 @@ class Worker:
                 continue
             used_bytes += need_bytes
             loaded: asyncio.Future[Engine | GodwitError] = asyncio.get_running_loop().create_future()
-            self._instances.load(model.info.name, loaded.set_result)
+            self._instances.load(model.info.name, partial(_tell, loaded))
             result = await loaded
             if isinstance(result, GodwitError):
                 raise result
@@ -318,3 +319,8 @@ class Worker:
 
     def _on_progress(self, model: ModelName, tier: Tier, num_bytes: int, total_bytes: int) -> None:
         self._send(LoadProgress(model, tier, num_bytes, total_bytes))
+
+
+def _tell(waiting: "asyncio.Future[Engine | GodwitError]", result: Engine | GodwitError) -> None:
+    if not waiting.done():  # not so where the worker is stopped meanwhile
+        waiting.set_result(result)

@@ -4,6 +4,7 @@ The scheduler decides what is unloaded for what. Here it is only made sure that 
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable, Sequence
 
 import structlog
@@ -45,7 +46,7 @@ class LocalInstances:
         self._on_progress = on_progress
         self._engines: dict[ModelName, Engine] = {}
         self._loading: dict[ModelName, list[Done]] = {}
-        self._loads: set[asyncio.Task[None]] = set()
+        self._loads: dict[ModelName, asyncio.Task[None]] = {}
         self._leaving: dict[ModelName, asyncio.Task[None]] = {}
         self._closing: dict[asyncio.Task[None], int] = {}
         store.on_tier = self._tier_changed
@@ -101,12 +102,13 @@ class LocalInstances:
             loop.call_soon(done, error)
             return
         self._loading[model] = [done]
-        task = asyncio.create_task(self._load(self._models[model]))
-        self._loads.add(task)
-        task.add_done_callback(self._loads.discard)
+        self._loads[model] = asyncio.create_task(self._load(self._models[model]))
 
     def unload(self, model: ModelName) -> None:
-        """Drop the instance as soon as it serves nothing; it takes nothing new until then."""
+        """Drop the instance as soon as it serves nothing; it takes nothing new until then. End a load."""
+        if model in self._loading:
+            self._cut(model, f"{model} was unloaded before it was loaded")
+            return
         engine = self._engines.get(model)
         if engine is None or model in self._leaving:
             return
@@ -140,12 +142,14 @@ class LocalInstances:
 
     async def close(self) -> None:
         """Stop all loads and engines; returns when their threads have ended."""
-        for task in (*self._loads, *self._leaving.values()):
+        for model in self.loading:
+            self._cut(model, "the worker is stopping")
+        for task in self._leaving.values():
             task.cancel()
-        while self._loads or self._engines or self._closing:
+        while self._engines or self._closing:
             for model in list(self._engines):
                 self._drop(model)
-            await asyncio.wait({*self._loads, *self._closing})
+            await asyncio.wait(set(self._closing))
         await self._store.close()
 
     # --- memory ---------------------------------------------------------------------------------------------
@@ -198,6 +202,7 @@ class LocalInstances:
             _log.exception("load failed", model=name)
             result = ModelLoadError(f"{name} cannot be loaded: {error}")
         waiting = self._loading.pop(name)
+        del self._loads[name]
         if isinstance(result, GodwitError):
             self._on_change(self.info(name), result.message, None)
         else:
@@ -206,6 +211,17 @@ class LocalInstances:
             self._on_change(self.info(name), None, record)
         for done in waiting:
             done(result)
+
+    def _cut(self, model: ModelName, reason: str) -> None:
+        """End a load. Whoever waits is told now; the memory is held until nothing is left of it."""
+        task, waiting = self._loads.pop(model), self._loading.pop(model)
+        task.cancel()
+        self._closing[task] = self._bytes_of([model])
+        task.add_done_callback(self._closing.pop)
+        _log.info("load cut short", model=model, reason=reason)
+        self._on_change(self.info(model), reason, None)
+        for done in waiting:
+            done(ModelLoadError(reason))
 
     async def _bring(self, model: LocalModel) -> tuple[Engine, LoadRecord]:
         name = model.info.name
@@ -269,11 +285,13 @@ def _is_idle(engine: Engine) -> bool:
 
 
 async def _create(model: LocalModel) -> Engine:
-    """The engine, made in a thread; one whose load was cancelled meanwhile is closed again."""
-    making = asyncio.ensure_future(asyncio.to_thread(model.create))
+    """The engine, made in a thread; where the load is cancelled, that ends early, or it is closed again."""
+    cancelled = threading.Event()
+    making = asyncio.ensure_future(asyncio.to_thread(model.create, cancelled))
     try:
         return await asyncio.shield(making)
     except asyncio.CancelledError:
+        cancelled.set()
         await asyncio.wait([making])
         if making.exception() is None:
             await asyncio.to_thread(making.result().close)

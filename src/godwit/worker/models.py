@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +31,12 @@ DRAM_SHARE = 0.25
 class LocalModel:
     """A model that this worker can load: what it is, the blocking call that makes its engine, and its file.
 
-    Without a `file` there is nothing to bring near. `info.is_loaded` and `info.tier` are not kept up to date.
+    `create` may end early, with ModelLoadError, once the event that it is given is set. Without a `file`
+    there is nothing to bring near. `info.is_loaded` and `info.tier` are not kept up to date.
     """
 
     info: ModelInfo
-    create: Callable[[], Engine]
+    create: Callable[[threading.Event], Engine]
     file: StoredFile | None = None
 
 
@@ -84,7 +86,7 @@ async def describe_model(model: ModelSettings, worker: WorkerSettings, store: Ch
             model.engine, model.name, path, worker.slots, worker.context_tokens, options, model.origin
         )
 
-    def create() -> Engine:
+    def create(cancelled: threading.Event) -> Engine:
         return create_engine(
             model.engine,
             name=model.name,
@@ -95,6 +97,7 @@ async def describe_model(model: ModelSettings, worker: WorkerSettings, store: Ch
             prefill_chunk=worker.prefill_chunk,
             options=options,
             origin=model.origin,
+            cancelled=cancelled,
         )
 
     if file is None or file.remote is None:
