@@ -89,7 +89,7 @@ early = { rule = "window" }
 [policies.oracle]
 policy = "hazard"
 early = { rule = "window" }
-knows_leaving = true
+knows = "leaving"
 
 [ablations]
 policies = ["window"]

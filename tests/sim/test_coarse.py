@@ -6,8 +6,8 @@ import pytest
 from godwit.sim.cluster import simulate
 from godwit.sim.coarse import coarsen, refine
 from godwit.sim.metrics import Metrics, Slo, measure
-from godwit.sim.sessions import Life, draw_stays
-from godwit.sim.spec import ClusterSpec, HostSpec, ModelSpec, Policies, Rates, Run, WorkerSpec
+from godwit.sim.sessions import draw_stays
+from godwit.sim.spec import ClusterSpec, HostSpec, Life, ModelSpec, Policies, Rates, Run, WorkerSpec
 from godwit.sim.workload import arrivals_s, lengths, make_asks
 from godwit.types import ModelName, WorkerId
 

@@ -12,7 +12,6 @@ from godwit.sim.sessions import (
     TOGETHER_S,
     Change,
     Count,
-    Life,
     changes_of,
     cut,
     draw_stays,
@@ -20,7 +19,7 @@ from godwit.sim.sessions import (
     replay_changes,
     share_together,
 )
-from godwit.sim.spec import Stay
+from godwit.sim.spec import Life, Stay
 
 DAY_S = 86_400.0
 

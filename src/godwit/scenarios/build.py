@@ -6,12 +6,24 @@ from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.random import Generator
 
 from godwit.scenarios.read import head_of
 from godwit.scenarios.schema import Head, Machine, Model, Scenario, Workload
-from godwit.sim.sessions import Change, Life, changes_of, cut, draw_stays, lose_together, replay_changes
-from godwit.sim.spec import Ask, ClusterSpec, HostSpec, ModelSpec, Policies, Rates, Run, Stay, WorkerSpec
+from godwit.sim.sessions import Change, changes_of, cut, draw_stays, lose_together, replay_changes
+from godwit.sim.spec import (
+    Ask,
+    ClusterSpec,
+    HostSpec,
+    Life,
+    ModelSpec,
+    Policies,
+    Rates,
+    Run,
+    Stay,
+    WorkerSpec,
+)
 from godwit.sim.workload import (
     Floats,
     Ints,
@@ -144,10 +156,11 @@ def _cluster(scenario: Scenario, seed: int, data: Path) -> ClusterSpec:
     workers: list[WorkerSpec] = []
     for number, (kind, machine) in enumerate(scenario.machines.items()):
         rng = _rng(seed, Stream.MACHINES, number)
-        stays = _stays(rng, kind, machine, scenario, data)
+        stays, lives = _stays(rng, kind, machine, scenario, data)
         hosts += _hosts(places, machine, tuple(stays))
         for name, own in stays.items():
-            workers += _workers(places, kind, machine, name, own, rng)
+            each = _workers(places, kind, machine, name, own, rng)
+            workers += [replace(worker, life=lives.get(name)) for worker in each]
     specs = tuple(
         ModelSpec(
             name,
@@ -163,8 +176,8 @@ def _cluster(scenario: Scenario, seed: int, data: Path) -> ClusterSpec:
 
 def _stays(
     rng: Generator, kind: str, machine: Machine, scenario: Scenario, data: Path
-) -> Mapping[str, tuple[Stay, ...]]:
-    """When each machine of a kind is there, by its name."""
+) -> tuple[Mapping[str, tuple[Stay, ...]], Mapping[str, Life]]:
+    """When each machine of a kind is there, by its name, and what that was drawn from, if it was."""
     if machine.replay is not None:
         lines = SPOT[machine.replay.trace](data)
         changes = [line for line in lines if isinstance(line, Change)]
@@ -174,16 +187,16 @@ def _stays(
             f"{kind}-{node}": cut(sessions, machine.replay.from_s, machine.replay.notice_s)
             for node, sessions in recorded.items()
         }
-        return {name: sessions for name, sessions in left.items() if sessions}
+        return {name: sessions for name, sessions in left.items() if sessions}, {}
     names = [f"{kind}-{number + 1}" for number in range(machine.count)]
     if (own := machine.sessions) is None:
-        return {name: (Stay(0.0),) for name in names}
-    stays = {}
+        return {name: (Stay(0.0),) for name in names}, {}
+    stays, lives = {}, {}
     for name in names:
         scale_s = own.scale_s * float(rng.uniform(own.scale_low, own.scale_high))
-        life = Life(scale_s, own.shape, own.mean_gap_s, own.notice_s)
-        stays[name] = draw_stays(rng, life, scenario.end_s)
-    return lose_together(rng, stays, own.together)
+        lives[name] = Life(scale_s, own.shape, own.mean_gap_s, own.notice_s)
+        stays[name] = draw_stays(rng, lives[name], scenario.end_s)
+    return lose_together(rng, stays, own.together), lives
 
 
 def _hosts(places: _Places, machine: Machine, names: Sequence[str]) -> list[HostSpec]:

@@ -13,7 +13,7 @@ from godwit.sim.notes import Notes
 from godwit.sim.outcome import Answer, Outcome
 from godwit.sim.sequence import decode_s
 from godwit.sim.spec import GPU_JITTER_S, Ask, ClusterSpec, Run, Stay, WorkerSpec
-from godwit.sim.truth import Truth
+from godwit.sim.truth import known_hazards
 from godwit.sim.world import Life, World
 from godwit.types import RequestId, Sampling, TokenPrompt, WorkerId
 
@@ -75,7 +75,7 @@ class _Simulation:
             self._work.add,
             self._moves.append,
             self._notes,
-            hazards=Truth(run.cluster.workers) if run.head.knows_leaving else None,
+            hazards=known_hazards(run.head.knows, run.cluster.workers),
         )
 
     def play(self) -> Outcome:

@@ -12,25 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.random import Generator
 
-from godwit.sim.spec import Stay
+from godwit.sim.spec import Life, Stay
 
 TOGETHER_S = 300.0
 """Losses within so many seconds count as one event (`share_together`, `lose_together`)."""
 
 Key = TypeVar("Key")
-
-
-class Life(Struct, frozen=True):
-    """How long a server stays and stays away: Weibull sessions (shape 1: exponential), exponential gaps.
-
-    A shape below 1 is for servers that are likely to leave soon after they came, above 1 for those that wear
-    out. With a notice they say `notice_s` before that they will leave.
-    """
-
-    scale_s: float
-    shape: float = 1.0
-    mean_gap_s: float = 0.0
-    notice_s: float = 0.0
 
 
 class Change(Struct, frozen=True):

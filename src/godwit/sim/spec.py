@@ -4,7 +4,7 @@ A world is made of these and nothing else, so that equal specs and seeds give eq
 """
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -69,12 +69,25 @@ class Stay(Struct, frozen=True):
     notice_s: float = 0.0
 
 
+class Life(Struct, frozen=True):
+    """How long a server stays and stays away: Weibull sessions (shape 1: exponential), exponential gaps.
+
+    A shape below 1 is for servers that are likely to leave soon after they came, above 1 for those that wear
+    out. With a notice they say `notice_s` before that they will leave.
+    """
+
+    scale_s: float
+    shape: float = 1.0
+    mean_gap_s: float = 0.0
+    notice_s: float = 0.0
+
+
 class WorkerSpec(Struct, frozen=True):
     """A worker: one device of `device_bytes` on a host, `slots` requests a model, a link to everybody.
 
     `loaded` are on the device when it joins; `rates` are for all its models, but those in `model_rates`. Its
     link carries `link_bytes_per_s` each way, with `delay_s` to anybody. `context_tokens` is the most that one
-    request may have here, None: what the model says.
+    request may have here, None: what the model says. From `life` its stays were drawn, None: from none.
     """
 
     name: WorkerId
@@ -89,6 +102,7 @@ class WorkerSpec(Struct, frozen=True):
     stays: tuple[Stay, ...] = (Stay(0.0),)
     kind: str = ""
     context_tokens: int | None = None
+    life: Life | None = None
 
 
 class Ask(Struct, frozen=True):
@@ -118,7 +132,8 @@ class Policies(Struct, frozen=True):
     """What the head does: settings of the real one under the same names (`godwit.config`).
 
     Requests leave their servers `early` by those rules (None: they do not). How long servers stay is
-    estimated as a `family` of `costs.families`, or with `knows_leaving` it is the truth (the oracle).
+    estimated from their history as a `family` of `costs.families`. Or it is known: from what `Life` each
+    one's sessions are drawn, which no estimate can better, or even when it is leaving (the oracle).
     """
 
     policy: str = "live_migration"
@@ -130,7 +145,7 @@ class Policies(Struct, frozen=True):
     early: EarlySettings | None = None
     family: str = "hierarchical"
     stall_s: NotNegative = 5.0
-    knows_leaving: bool = False
+    knows: Literal["history", "lives", "leaving"] = "history"
     dead_after_s: NotNegative = 5.0
     max_failovers: Annotated[int, Meta(ge=0)] = 5
 
