@@ -68,6 +68,9 @@ class TestNew:
         story = two(slots_of_long=1)
         assert queues(story, Ask(50, expected_tokens=300, is_counted=True)) == [start("r", "short")]
 
+    def test_where_all_may_be_too_short_it_goes_by_the_policy(self) -> None:
+        assert queues(two(), Ask(50, expected_tokens=3000, is_counted=True)) == [start("r", "short")]
+
     def test_one_that_is_too_long_for_all_is_told_so_by_a_worker(self) -> None:
         story = two()
         assert queues(story, Ask(5000, is_counted=True)) == [start("r", "short")]

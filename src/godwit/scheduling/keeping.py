@@ -63,12 +63,16 @@ def avoided_by_waiting(view: ClusterView, model: ModelName, ask: Ask) -> Sequenc
     if ask.num_output:
         breaking, unfit = _breaking(view, model, ask.promises, ask.drawn_by)
     if ask.num_prompt is not None:
+        num_holders = len(view.holders.get(model, ()))
         left = view.times.remaining_tokens(model, ask.num_output, ask.expected_tokens, ask.max_tokens)
-        breaking |= _cramped(view, model, ask.context_tokens + left)
-        if ask.is_counted:
-            cramped = _cramped(view, model, ask.context_tokens + 1)
-            if ask.num_output or len(cramped) < len(view.holders.get(model, ())):
-                unfit |= cramped
+        full_before = _cramped(view, model, ask.context_tokens + left)
+        if len(full_before) < num_holders:
+            breaking |= full_before
+        if ask.is_counted and full_before:
+            full_now = _cramped(view, model, ask.context_tokens + 1)
+            if ask.num_output or len(full_now) < num_holders:
+                unfit |= full_now
+        breaking |= unfit
     return (breaking,) if unfit == breaking else (breaking, unfit)
 
 
