@@ -4,6 +4,7 @@ import logging
 import sys
 
 import structlog
+from aiohttp.http_exceptions import HttpProcessingError
 
 from godwit.errors import ConfigError
 
@@ -24,3 +25,17 @@ def configure_logs(level: str) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    logging.basicConfig(handlers=[LibraryLog()])
+
+
+class LibraryLog(logging.Handler):
+    """What libraries warn of, as log lines like ours. What is no HTTP is not quoted: it may be a key."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        log = structlog.get_logger(record.name).bind(logger=record.name)
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            log.info(record.getMessage(), reason=type(error).__name__)
+        else:
+            log.log(record.levelno, record.getMessage(), exc_info=error)

@@ -181,6 +181,11 @@ def test_bad_bodies_get_openais_error_shape() -> None:
             reply = await send(at, "POST", "/v1/completions", data=b"{nonsense")
             assert reply.status == 400
             assert "not valid JSON" in reply.error["message"]
+            reply = await send(
+                at, "POST", "/v1/completions", data=b"no gzip", headers={"Content-Encoding": "gzip"}
+            )
+            assert reply.status == 400
+            assert "Content-Encoding" in reply.error["message"]
             assert at.generations.started == []
 
     run(main())

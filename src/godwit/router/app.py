@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import HttpVersion11, web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from godwit.errors import ModelNotFoundError
+from godwit.errors import BadRequestError, ModelNotFoundError
 from godwit.router.collect import Collection
 from godwit.router.exchange import Exchange
 from godwit.router.generation import Generations
@@ -167,6 +167,10 @@ class OpenAiApi:
                 return await request.read()
         except TimeoutError:
             raise web.HTTPRequestTimeout from None
+        except web.RequestPayloadError:
+            raise BadRequestError(
+                "The body is not what its headers say: check Content-Encoding and Transfer-Encoding."
+            ) from None
 
     def _start(self, plan: Plan, exchange: Exchange, arrived_s: float) -> None:
         """Queue all choices; those queued before one is refused are cancelled by the exchange's `close`."""
