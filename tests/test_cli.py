@@ -196,6 +196,8 @@ def test_a_taken_port_is_said(tmp_path: Path) -> None:
         (("head", "--keep-alive", "0"), "head.keep_alive_s"),
         (("worker",), "--join"),
         (("worker", "--join", "http://127.0.0.1:1", "--name", "a b"), "worker.name"),
+        (("worker", "--join", "127.0.0.1:8080", "--engine", "fake"), "'127.0.0.1:8080' is no URL of a head"),
+        (("worker", "--join", "http://127.0.0.1:99999", "--engine", "fake"), "is no URL of a head"),
     ],
 )
 def test_a_wrong_setting_ends_with_status_2(
@@ -212,6 +214,7 @@ def test_a_wrong_setting_ends_with_status_2(
         ("[head]\npolicy = 'slowest'", "live_migration"),
         ("[head]\nhots = 'x'", "head.hots"),
         ("[[models]]\nname = 'mine'\npath = '/no/such.gguf'", "/no/such.gguf"),
+        ("[[models]]\nname = 'mine'\nengine = 'vllm'\npath = '/no/such'", "there is no folder /no/such"),
     ],
 )
 def test_a_wrong_line_in_the_file_is_named(

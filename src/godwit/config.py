@@ -223,7 +223,10 @@ def _assign(raw: dict[str, Any], assignment: str) -> None:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value
-    raw.setdefault(section, {})[key] = parsed
+    values = raw.setdefault(section, {})
+    if not isinstance(values, dict):
+        raise ConfigError(f"{section}: must be a section, [{section}], with keys of its own")
+    values[key] = parsed
 
 
 def check_settings(settings: Settings) -> Settings:
@@ -238,6 +241,7 @@ def check_settings(settings: Settings) -> Settings:
             f"head.dead_after_s: {head.dead_after_s} is less than twice head.heartbeat_s "
             f"({head.heartbeat_s}), so that one late heartbeat would end a healthy link"
         )
+    _check_secrets(settings.security)
     if not settings.models:
         raise ConfigError("models: name at least one model, or leave the section out")
     names = [model.name for model in settings.models]
@@ -253,6 +257,23 @@ def check_settings(settings: Settings) -> Settings:
                 f"or use a built-in model: {', '.join(BUILT_IN_MODELS)}"
             )
     return settings
+
+
+def _check_secrets(security: SecuritySettings) -> None:
+    """Refuse what no HTTP header can carry: it would be wrong wherever it is shown."""
+    keys = {
+        "api_keys": security.api_keys,
+        "join_token": (security.join_token,),
+        "admin_key": (security.admin_key,),
+    }
+    for key, secrets in keys.items():
+        if any(
+            secret is not None and (not secret.isprintable() or secret != secret.strip())
+            for secret in secrets
+        ):
+            raise ConfigError(
+                f"security.{key}: has a line break or a space at an end, or a character that no header takes"
+            )
 
 
 def _check_source(model: ModelSettings) -> None:
@@ -321,9 +342,10 @@ def _explain(message: str) -> str:
 
 def _secrets(security: SecuritySettings, environ: Mapping[str, str]) -> SecuritySettings:
     keys = tuple(key.strip() for key in environ.get("GODWIT_API_KEYS", "").split(",") if key.strip())
+    # Files of secrets often end with a line break, which is no part of them.
     return replace(
         security,
         api_keys=keys or security.api_keys,
-        join_token=environ.get("GODWIT_JOIN_TOKEN") or security.join_token,
-        admin_key=environ.get("GODWIT_ADMIN_KEY") or security.admin_key,
+        join_token=environ.get("GODWIT_JOIN_TOKEN", "").strip() or security.join_token,
+        admin_key=environ.get("GODWIT_ADMIN_KEY", "").strip() or security.admin_key,
     )
