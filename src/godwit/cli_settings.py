@@ -100,11 +100,21 @@ def with_models(settings: Settings, models: list[str], engine: str | None) -> Se
 
 def check_head(settings: Settings) -> None:
     """Everything about a head that can be wrong before it starts."""
+    check_choices(settings)
+    check_head_files(settings)
+    check_listen("head.host", settings.head.host, settings.security, serves_clients=True)
+
+
+def check_choices(settings: Settings) -> None:
+    """What a head is told by name."""
     policy_named(settings.head.policy)
     family_named(settings.hazard.family)
+
+
+def check_head_files(settings: Settings) -> None:
+    """What a head reads, on the machine where it runs."""
     if settings.moves.profile is not None:
         read_profile(Path(settings.moves.profile))
-    check_listen("head.host", settings.head.host, settings.security, serves_clients=True)
     _check_tls("head", settings.head)
 
 

@@ -31,17 +31,20 @@ class Controller:
         self._retries = Retries()
         self._checked: set[str] = set()
         self._told: dict[str, int] = {}
+        self.problem: str | None = None
 
     async def close(self) -> None:
         """End its connections; the workers stay."""
         await self._admin.close()
 
     async def is_listening(self) -> bool:
-        """Whether the head answers."""
+        """Whether the head answers; else `problem` says what it did instead."""
         try:
             await self._admin.status_json()
-        except LinkError:
+        except GodwitError as error:
+            self.problem = error.message
             return False
+        self.problem = None
         return True
 
     def head_is_new(self) -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +84,13 @@ def start_worker(
 
 
 def _start(kind: type, name: str, options: Mapping[str, Any], arguments: Sequence[Any]) -> None:
-    actor = ray.remote(kind).options(name=name, namespace=NAMESPACE, max_concurrency=4, **options)
     with _answering():
         try:
+            actor = ray.remote(kind).options(name=name, namespace=NAMESPACE, max_concurrency=4, **options)
             _started[name] = actor.remote(*arguments)
         except ValueError as error:
-            raise ConflictError(f"Ray's actor {name} is there already") from error
+            # That the name is taken, or that it cannot be given what it asks for.
+            raise ConflictError(f"Ray makes no actor {name}: {error}") from error
 
 
 def ask(name: str, method: str, timeout_s: float = ANSWER_S) -> Any:
@@ -103,10 +104,8 @@ def ask(name: str, method: str, timeout_s: float = ANSWER_S) -> Any:
 
 def kill(name: str) -> None:
     """End an actor for good; nothing happens where there is none."""
-    try:
+    with _answering(), suppress(ValueError):
         ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)
-    except ValueError:
-        return
 
 
 def end_this_actor() -> None:
