@@ -165,6 +165,13 @@ def test_a_wrong_join_token_is_said(serving: Serving) -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_a_folder_that_cannot_be_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = _godwit("serve", "--engine", "fake", "--port", "0", "--logs", str(tmp_path / "file"))
+    assert result.returncode == 1
+    assert f"cannot go to {tmp_path / 'file'}" in result.stderr
+
+
 def test_a_taken_port_is_said(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -163,6 +163,7 @@ def test_any_setting_may_be_assigned_and_wins_over_the_text() -> None:
         ("models.name=x", "SECTION.KEY=VALUE"),
         ("head.patience=2", "head.patience: no such setting; allowed here: .*patience_s"),
         ("head.patience_s=0", "head.patience_s: expected `float` > 0"),
+        ("worker.device_bytes=99999999999999999999", "worker.device_bytes: expected `int` <= "),
         ("worker.slots=many", "worker.slots: expected `int`, got `str`"),
         ("hazard.early=soon", "hazard.early: .*allowed: window, classic, off"),
         ("hazard.hysteresis_s=-1", "hazard.hysteresis_s: expected `float` >= 0"),

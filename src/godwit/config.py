@@ -18,7 +18,10 @@ SETTABLE = ("head", "moves", "hazard", "worker", "security")
 URL_SCHEMES = ("https", "http", "file", "hf")
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
-Count = Annotated[int, Meta(ge=1)]
+# More does not travel.
+MAX_INT = 2**63 - 1
+Count = Annotated[int, Meta(ge=1, le=MAX_INT)]
+Whole = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Seconds = Annotated[float, Meta(gt=0)]
 Bandwidth = Annotated[float, Meta(ge=1000)]
 Text = Annotated[str, Meta(min_length=1)]
@@ -78,7 +81,7 @@ class MoveSettings(_Section, frozen=True):
 
     max_rounds: Count = 8
     pause_budget_steps: Annotated[float, Meta(ge=1)] = 2.0
-    shadow_tokens: Annotated[int, Meta(ge=0)] = 4
+    shadow_tokens: Whole = 4
     max_shadow_rounds: Count = 64
     patience_rounds: Count = 6
     pace: Annotated[float, Meta(ge=1)] = 1.3
@@ -100,7 +103,7 @@ class HazardSettings(_Section, frozen=True):
     early: EarlyRule = "window"
     stall_s: Annotated[float, Meta(ge=0)] = 5.0
     hysteresis_s: Annotated[float, Meta(ge=0)] = 5.0
-    max_hops: Annotated[int, Meta(ge=0)] = 3
+    max_hops: Whole = 3
     min_remaining_tokens: Count = 32
     check_s: Seconds = 1.0
 
@@ -119,7 +122,7 @@ class WorkerSettings(_Section, frozen=True):
 
     name: Name | None = None
     slots: Annotated[int, Meta(ge=1, le=256)] = 4
-    context_tokens: Annotated[int, Meta(ge=16)] = 4096
+    context_tokens: Annotated[int, Meta(ge=16, le=MAX_INT)] = 4096
     threads: Count = 1
     device_bytes: Count | None = None
     prefill_chunk: Annotated[int, Meta(ge=1, le=4096)] = 64
@@ -129,8 +132,8 @@ class WorkerSettings(_Section, frozen=True):
     peer_port: Port = 0
     emulated_bandwidth_bytes_per_s: Bandwidth | None = None
     checkpoint_dir: Text | None = None
-    dram_bytes: Annotated[int, Meta(ge=0)] | None = None
-    ssd_bytes: Annotated[int, Meta(ge=0)] = 100_000_000_000
+    dram_bytes: Whole | None = None
+    ssd_bytes: Whole = 100_000_000_000
     emulated_dram_bytes_per_s: Bandwidth | None = None
     emulated_ssd_bytes_per_s: Bandwidth | None = None
     emulated_remote_bytes_per_s: Bandwidth | None = None

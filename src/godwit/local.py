@@ -62,7 +62,10 @@ class LocalCluster:
         self._started_ns: dict[str, int] = {}
 
     async def __aenter__(self) -> "LocalCluster":
-        self.logs.mkdir(parents=True, exist_ok=True)
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StartError(f"the workers' output cannot go to {self.logs}: {error.strerror}") from error
         listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.serving = asyncio.ensure_future(run_head(self.settings, listening.set_result))
         try:
