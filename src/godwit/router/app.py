@@ -8,7 +8,8 @@ from typing import Any
 from aiohttp import HttpVersion11, web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from godwit.errors import BadRequestError, ModelNotFoundError
+from godwit.errors import ModelNotFoundError
+from godwit.router.body import read_body
 from godwit.router.collect import Collection
 from godwit.router.exchange import Exchange
 from godwit.router.generation import Generations
@@ -162,15 +163,7 @@ class OpenAiApi:
     async def _read(self, request: web.Request) -> bytes:
         if (request.content_length or 0) > self._settings.max_body_bytes:
             raise web.HTTPRequestEntityTooLarge(self._settings.max_body_bytes, request.content_length or 0)
-        try:
-            async with asyncio.timeout(self._settings.body_timeout_s):
-                return await request.read()
-        except TimeoutError:
-            raise web.HTTPRequestTimeout from None
-        except web.RequestPayloadError:
-            raise BadRequestError(
-                "The body is not what its headers say: check Content-Encoding and Transfer-Encoding."
-            ) from None
+        return await read_body(request, self._settings.body_timeout_s)
 
     def _start(self, plan: Plan, exchange: Exchange, arrived_s: float) -> None:
         """Queue all choices; those queued before one is refused are cancelled by the exchange's `close`."""
