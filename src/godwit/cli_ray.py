@@ -149,7 +149,7 @@ def _until_listening() -> None:
         if time.monotonic() > end:
             raise UnavailableError(
                 f"the head does not listen after {START_S:.0f} s; it is tried again until `godwit ray down`. "
-                f"What is known:\n{problem}"
+                f"What is known:\n{problem or 'nothing yet'}"
             )
         time.sleep(POLL_S)
 

@@ -59,8 +59,8 @@ async def fetch(remote: Remote, target: Path, make_room: MakeRoom, pace: Pace, w
                 found = await _write(stream, out, make_room, pace, watch)
         if found != stream.sha256:
             raise ModelLoadError(
-                f"{remote.shown} has the SHA-256 {found}, not {stream.sha256}: correct models.sha256 if it is "
-                "the file that you want"
+                f"{remote.shown} has the SHA-256 {found}, not {stream.sha256}: correct models.sha256 if it "
+                "is the file that you want"
             )
         await in_thread(part.replace, target)
         return found
