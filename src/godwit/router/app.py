@@ -192,10 +192,14 @@ class OpenAiApi:
         """Headers once a choice is accepted, events as they come, then the end of the body."""
         await stream.accepted()
         response = web.StreamResponse(headers=STREAM_HEADERS)
+        is_chunked = request.version >= HttpVersion11
+        if not is_chunked:
+            # Then only the connection's end says that the answer is over.
+            response.force_close()
         await response.prepare(request)
         if request.transport is None:
             raise ConnectionResetError("the client left")
-        stream.open(request.transport, is_chunked=request.version >= HttpVersion11)
+        stream.open(request.transport, is_chunked=is_chunked)
         await stream.ended()
         if stream.error is not None:
             self._metrics.stream_error()
