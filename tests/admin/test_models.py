@@ -1,5 +1,6 @@
 """Models that are added, removed and pinned while the head runs, and what survives it."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from godwit.protocol.message import Message
 from godwit.protocol.messages import FromHead
 from godwit.protocol.model_messages import AddModel, ModelChanged, ModelRefused, ModelRemoved, RemoveModel
 from godwit.types import ModelName, Tier
-from tests.admin.scripted import Head, info, obedient
+from tests.admin.scripted import DEADLINE_S, Head, info, obedient
 
 pytestmark = pytest.mark.anyio
 
@@ -59,6 +60,18 @@ async def test_a_model_is_added_to_all_workers_and_to_those_to_come(head: Head) 
     late = await head.join("w3", info("a"))
     await head.until(lambda status: len(status.workers[-1].models) == 2)
     assert AddModel(ADDED) in late.heard
+
+
+async def test_a_worker_that_joins_while_a_model_is_added_is_asked_too(head: Head) -> None:
+    first = await head.join("w1", info("a"), script=silent)
+    adding = asyncio.create_task(head.admin.add_model(ADDED))
+    async with asyncio.timeout(DEADLINE_S):
+        while AddModel(ADDED) not in first.heard:
+            await asyncio.sleep(0.01)
+    await head.join("w2", info("a"))
+    await head.until(lambda status: any(len(worker.models) == 2 for worker in status.workers))
+    first.send(ModelChanged(info(ADDED.name)))
+    assert decode(await adding, ModelAnswers) == ModelAnswers(ADDED.name, {"w1": None, "w2": None})
 
 
 async def test_a_model_that_no_worker_takes_is_not_added(head: Head) -> None:
