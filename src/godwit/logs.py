@@ -1,5 +1,6 @@
 """Log lines: JSON to stderr, one a line. Prompts and outputs are never in them."""
 
+import contextlib
 import logging
 import sys
 
@@ -23,9 +24,20 @@ def configure_logs(level: str) -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: Lines(sys.stderr),
     )
     logging.basicConfig(handlers=[LibraryLog()])
+
+
+class Lines(structlog.PrintLogger):
+    """Writes log lines. A full disk, or a reader that has left, must not stop what is logged."""
+
+    def msg(self, message: str) -> None:
+        """Write one line, or lose it."""
+        with contextlib.suppress(OSError):
+            super().msg(message)
+
+    debug = info = warning = error = critical = msg
 
 
 class LibraryLog(logging.Handler):
