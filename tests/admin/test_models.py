@@ -1,7 +1,9 @@
 """Models that are added, removed and pinned while the head runs, and what survives it."""
 
 import asyncio
-from collections.abc import Sequence
+import resource
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -140,6 +142,25 @@ async def test_a_model_is_pinned_and_let_go(head: Head) -> None:
     assert not (await head.models()).models[0].is_pinned
     with pytest.raises(NotFoundError, match=r"no server has the model 'b'; models: org/a:1"):
         await head.admin.pin("b", is_pinned=True)
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process grows meanwhile."""
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, former[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+
+
+async def test_who_pins_a_model_is_told_where_that_could_not_be_stored(tmp_path: Path) -> None:
+    async with Head(HeadSettings(port=0, store=str(tmp_path / "head.sqlite"))) as head:
+        await head.join("w1", info("a"))
+        await head.admin.pin("a", is_pinned=True)
+        with full_disk(), pytest.raises(UnavailableError, match=r"head\.store has it not"):
+            await head.admin.pin("a", is_pinned=False)
 
 
 async def test_what_was_added_and_pinned_survives_a_restart(tmp_path: Path) -> None:
