@@ -95,6 +95,19 @@ def test_ctrl_c_stops_everything(serving: Serving) -> None:
     assert serving.workers_have_ended()
 
 
+def test_nothing_of_a_server_is_left_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "godwit", "serve", "--engine", "fake", "--workers", "1", "--port", "0"]
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ) as serving:
+        assert serving.stderr is not None
+        while "curl" not in (line := serving.stderr.readline()):
+            assert line
+        assert list(tmp_path.glob("godwit-*/w1.log"))
+        serving.send_signal(signal.SIGINT)
+    assert serving.returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_workers_end_with_a_head_that_is_killed(serving: Serving) -> None:
     serving.process.kill()
     serving.wait()

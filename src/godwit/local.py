@@ -80,14 +80,20 @@ class LocalCluster:
             await self.joined(self.names)
         except BaseException:
             await self._stop()
+            if self._has_own_logs and not self.workers:
+                shutil.rmtree(self.logs, ignore_errors=True)
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # Ctrl-C is a good end too, unless a worker has ended by itself: its output is what says why.
+        is_well = error is None or (
+            kind is asyncio.CancelledError and all(worker.is_running for worker in self.workers.values())
+        )
         await self._stop()
-        if self._has_own_logs and error is None:
+        if self._has_own_logs and is_well:
             shutil.rmtree(self.logs, ignore_errors=True)
 
     async def start(self, name: str) -> None:
