@@ -133,7 +133,10 @@ def _stop(name: str) -> None:
         rays.ask(name, "stop", timeout_s=15.0)
     except LinkError as error:
         _log.info("an actor could not be asked to stop", actor=name, reason=error.message)
-    rays.kill(name)
+    try:
+        rays.kill(name)
+    except LinkError as error:
+        _log.warning("an actor could not be ended", actor=name, reason=error.message)
 
 
 async def watch(plan: FleetPlan, url: str) -> None:
