@@ -1,4 +1,4 @@
-"""What keeps the head's process, without a Ray cluster: only its first life has none."""
+"""What keeps the head's process. There is no Ray cluster, and so there are no actors."""
 
 import asyncio
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from godwit.config import HeadSettings, SecuritySettings, Settings
+from godwit.fleet import rays
 from godwit.fleet.headactor import HeadCare
 from godwit.fleet.headprocess import HeadProcess
 from godwit.fleet.plan import FleetPlan
@@ -25,7 +26,10 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("admin_key", [None, "another"])
-async def test_a_port_that_another_head_has_is_said(tmp_path: Path, admin_key: str | None) -> None:
+async def test_a_port_that_another_head_has_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, admin_key: str | None
+) -> None:
+    monkeypatch.setattr(rays, "actors", set)
     listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     other = Settings(head=HeadSettings(port=0), security=SecuritySettings(admin_key=admin_key))
     serving = asyncio.create_task(run_head(other, listening.set_result))
