@@ -95,6 +95,19 @@ def test_ctrl_c_stops_everything(serving: Serving) -> None:
     assert serving.workers_have_ended()
 
 
+def test_nothing_of_a_server_is_left_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "godwit", "serve", "--engine", "fake", "--workers", "1", "--port", "0"]
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ) as serving:
+        assert serving.stderr is not None
+        while "curl" not in (line := serving.stderr.readline()):
+            assert line
+        assert list(tmp_path.glob("godwit-*/w1.log"))
+        serving.send_signal(signal.SIGINT)
+    assert serving.returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_workers_end_with_a_head_that_is_killed(serving: Serving) -> None:
     serving.process.kill()
     serving.wait()
@@ -165,6 +178,13 @@ def test_a_wrong_join_token_is_said(serving: Serving) -> None:
     assert "Traceback" not in result.stderr
 
 
+def test_a_folder_that_cannot_be_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = _godwit("serve", "--engine", "fake", "--port", "0", "--logs", str(tmp_path / "file"))
+    assert result.returncode == 1
+    assert f"cannot go to {tmp_path / 'file'}" in result.stderr
+
+
 def test_a_taken_port_is_said(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -196,6 +216,8 @@ def test_a_taken_port_is_said(tmp_path: Path) -> None:
         (("head", "--keep-alive", "0"), "head.keep_alive_s"),
         (("worker",), "--join"),
         (("worker", "--join", "http://127.0.0.1:1", "--name", "a b"), "worker.name"),
+        (("worker", "--join", "127.0.0.1:8080", "--engine", "fake"), "'127.0.0.1:8080' is no URL of a head"),
+        (("worker", "--join", "http://127.0.0.1:99999", "--engine", "fake"), "is no URL of a head"),
     ],
 )
 def test_a_wrong_setting_ends_with_status_2(
@@ -212,6 +234,7 @@ def test_a_wrong_setting_ends_with_status_2(
         ("[head]\npolicy = 'slowest'", "live_migration"),
         ("[head]\nhots = 'x'", "head.hots"),
         ("[[models]]\nname = 'mine'\npath = '/no/such.gguf'", "/no/such.gguf"),
+        ("[[models]]\nname = 'mine'\nengine = 'vllm'\npath = '/no/such'", "there is no folder /no/such"),
     ],
 )
 def test_a_wrong_line_in_the_file_is_named(

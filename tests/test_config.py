@@ -60,6 +60,12 @@ def test_secrets_come_from_the_environment_first() -> None:
     assert (security.api_keys, security.join_token, security.admin_key) == (("a", "b"), "t", "m")
 
 
+def test_a_file_s_last_line_break_is_no_part_of_a_secret() -> None:
+    environ = {"GODWIT_API_KEYS": "a\n", "GODWIT_JOIN_TOKEN": "t\n", "GODWIT_ADMIN_KEY": " \n"}
+    security = parse_settings("", environ).security
+    assert (security.api_keys, security.join_token, security.admin_key) == (("a",), "t", None)
+
+
 def test_secrets_do_not_show_in_what_is_printed() -> None:
     security = SecuritySettings(api_keys=("hidden",), join_token="hidden", admin_key="hidden")
     assert "hidden" not in repr(security)
@@ -87,6 +93,9 @@ def test_secrets_do_not_show_in_what_is_printed() -> None:
         ("[head]\ntls_cert = 'x'", r"head\.tls_cert, head\.tls_key: set both"),
         ("[head]\nheartbeat_s = 4", r"head\.dead_after_s"),
         ("[head", "not valid TOML"),
+        ("[security]\njoin_token = 'a '", r"security\.join_token: .*space at an end"),
+        ('[security]\nadmin_key = "a\\nb"', r"security\.admin_key: has a line break"),
+        ('[security]\napi_keys = ["a", "b\\n"]', r"security\.api_keys: has a line break"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_is_allowed(text: str, message: str) -> None:
@@ -154,6 +163,7 @@ def test_any_setting_may_be_assigned_and_wins_over_the_text() -> None:
         ("models.name=x", "SECTION.KEY=VALUE"),
         ("head.patience=2", "head.patience: no such setting; allowed here: .*patience_s"),
         ("head.patience_s=0", "head.patience_s: expected `float` > 0"),
+        ("worker.device_bytes=99999999999999999999", "worker.device_bytes: expected `int` <= "),
         ("worker.slots=many", "worker.slots: expected `int`, got `str`"),
         ("hazard.early=soon", "hazard.early: .*allowed: window, classic, off"),
         ("hazard.hysteresis_s=-1", "hazard.hysteresis_s: expected `float` >= 0"),
@@ -163,3 +173,8 @@ def test_any_setting_may_be_assigned_and_wins_over_the_text() -> None:
 def test_a_wrong_assignment_says_what_is_right(assignment: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_settings("", {}, [assignment])
+
+
+def test_what_should_be_a_section_is_named_too() -> None:
+    with pytest.raises(ConfigError, match=r"head: must be a section, \[head\]"):
+        parse_settings("head = 5", {}, ["head.port=80"])

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from godwit.errors import CertificateError, LinkError
+from godwit.errors import CertificateError, ConfigError, LinkError
 from godwit.runtime.doors import server_tls
 from godwit.runtime.link import dial
 
@@ -102,3 +102,13 @@ def test_who_dials_is_told_what_is_wrong(
             await runner.cleanup()
 
     asyncio.run(scenario())
+
+
+def test_a_key_with_a_pass_phrase_is_refused_and_not_asked_for(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    locked = tmp_path / "locked.pem"
+    lock = ("pkey", "-in", str(certificate[1]), "-aes256", "-passout", "pass:x", "-out", str(locked))
+    subprocess.run(["openssl", *lock], check=True, capture_output=True)
+    with pytest.raises(ConfigError, match="without a pass phrase"):
+        server_tls("head", str(certificate[0]), str(locked))

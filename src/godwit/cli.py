@@ -203,7 +203,7 @@ def worker(
     settings = cli_settings.with_flags(settings, "worker", name=name, slots=slots, context_tokens=context)
     settings = cli_settings.with_models(settings, model or [], engine)
     cli_settings.check_worker(settings)
-    cli_run.run_worker_alone(settings, join, cli_settings.worker_name(settings))
+    cli_run.run_worker_alone(settings, cli_settings.head_at(join), cli_settings.worker_name(settings))
 
 
 @app.command()

@@ -53,10 +53,11 @@ def up(
     from godwit.fleet import rays
 
     settings = cli_settings.read_settings(config, assigned or ())
-    cli_settings.check_head(settings)
+    cli_settings.check_choices(settings)
     if settings.head.port == 0:
         raise ConfigError("head.port: 0 is no port that workers find again after a restart; name one")
     is_detached = head is HeadPlace.ACTOR
+    join = None if join is None else cli_settings.head_at(join)
     plan = FleetPlan(settings, read_resources(resource or []), join, is_detached)
     rays.connect(address)
     try:
@@ -71,6 +72,8 @@ def up(
             else rays.here()
         )
         check_reach(plan, node)
+        if node.id == rays.here().id:
+            cli_settings.check_head_files(settings)
         if is_detached:
             _start(plan, node, nodes, Console(stderr=True))
         else:
@@ -100,6 +103,8 @@ def down(address: Address = None) -> None:
     finally:
         rays.disconnect()
     console.print(f"Stopped: {', '.join(names)}." if names else "Godwit does not run on this Ray cluster.")
+    if names and rays.HEAD not in names:
+        console.print("Where `godwit ray up --head driver` runs, it starts them again: end it with Ctrl-C.")
 
 
 def check_reach(plan: FleetPlan, node: Node) -> None:
@@ -144,7 +149,7 @@ def _until_listening() -> None:
         if time.monotonic() > end:
             raise UnavailableError(
                 f"the head does not listen after {START_S:.0f} s; it is tried again until `godwit ray down`. "
-                f"What is known:\n{problem}"
+                f"What is known:\n{problem or 'nothing yet'}"
             )
         time.sleep(POLL_S)
 
@@ -152,11 +157,14 @@ def _until_listening() -> None:
 def _run(plan: FleetPlan, node: Node, nodes: list[Node], console: Console) -> None:
     from godwit.fleet.controller import watch
 
-    def ready(url: str) -> None:
+    # Where it listens is not always where workers reach it: at any address, behind a name.
+    url = head_url(plan, node.address)
+
+    def ready(_: str) -> None:
         _show(url, plan, nodes, console)
         console.print("Ctrl-C stops it.", highlight=False)
 
-    cli_run.run_head_with(head_on(plan, node.address), lambda url: watch(plan, url), ready)
+    cli_run.run_head_with(head_on(plan, node.address), lambda _: watch(plan, url), ready)
 
 
 def _show(url: str, plan: FleetPlan, nodes: list[Node], console: Console) -> None:

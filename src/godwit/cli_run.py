@@ -46,7 +46,8 @@ def run_head_alone(settings: Settings, console: Console) -> None:
     """Serve as a head that workers join from elsewhere."""
 
     def show(url: str) -> None:
-        console.print(f"The head listens on {url}; workers join with: godwit worker --join {url}")
+        text = f"The head listens on {url}; workers join with: godwit worker --join {url}"
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
 
     with _listen_errors(settings):
         run(run_head(settings, show))

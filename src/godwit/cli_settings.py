@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from msgspec.structs import replace
@@ -99,11 +100,21 @@ def with_models(settings: Settings, models: list[str], engine: str | None) -> Se
 
 def check_head(settings: Settings) -> None:
     """Everything about a head that can be wrong before it starts."""
+    check_choices(settings)
+    check_head_files(settings)
+    check_listen("head.host", settings.head.host, settings.security, serves_clients=True)
+
+
+def check_choices(settings: Settings) -> None:
+    """What a head is told by name."""
     policy_named(settings.head.policy)
     family_named(settings.hazard.family)
+
+
+def check_head_files(settings: Settings) -> None:
+    """What a head reads, on the machine where it runs."""
     if settings.moves.profile is not None:
         read_profile(Path(settings.moves.profile))
-    check_listen("head.host", settings.head.host, settings.security, serves_clients=True)
     _check_tls("head", settings.head)
 
 
@@ -112,10 +123,14 @@ def check_worker(settings: Settings) -> None:
     check_listen("worker.peer_host", settings.worker.peer_host, settings.security, serves_clients=False)
     _check_tls("worker", settings.worker)
     for model in settings.models:
-        if model.path is not None and not Path(model.path).is_file():
+        # Of a folder vLLM's engine says itself what it lacks.
+        if model.path is not None and not (
+            Path(model.path).is_file() or (model.engine == "vllm" and Path(model.path).is_dir())
+        ):
+            what = "folder" if model.engine == "vllm" else "file"
             raise ConfigError(
-                f"models.path: there is no file {model.path} for {model.name!r}; built-in models, which need "
-                f"no path: {', '.join(BUILT_IN_MODELS)}"
+                f"models.path: there is no {what} {model.path} for {model.name!r}; built-in models, which "
+                f"need no path: {', '.join(BUILT_IN_MODELS)}"
             )
 
 
@@ -123,6 +138,18 @@ def _check_tls(section: str, settings: HeadSettings | WorkerSettings) -> None:
     for key, path in (("tls_cert", settings.tls_cert), ("tls_key", settings.tls_key)):
         if path is not None and not Path(path).is_file():
             raise ConfigError(f"{section}.{key}: there is no file {path}")
+
+
+def head_at(url: str) -> str:
+    """What --join names; ConfigError where that can be no head's URL."""
+    parts = urlsplit(url)
+    try:
+        is_one = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_one = False  # a port above 65535
+    if not is_one:
+        raise ConfigError(f"--join: {url!r} is no URL of a head; it looks like http://127.0.0.1:8080")
+    return url
 
 
 def admin_key() -> str | None:

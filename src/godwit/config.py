@@ -18,7 +18,10 @@ SETTABLE = ("head", "moves", "hazard", "worker", "security")
 URL_SCHEMES = ("https", "http", "file", "hf")
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
-Count = Annotated[int, Meta(ge=1)]
+# More does not travel.
+MAX_INT = 2**63 - 1
+Count = Annotated[int, Meta(ge=1, le=MAX_INT)]
+Whole = Annotated[int, Meta(ge=0, le=MAX_INT)]
 Seconds = Annotated[float, Meta(gt=0)]
 Bandwidth = Annotated[float, Meta(ge=1000)]
 Text = Annotated[str, Meta(min_length=1)]
@@ -78,7 +81,7 @@ class MoveSettings(_Section, frozen=True):
 
     max_rounds: Count = 8
     pause_budget_steps: Annotated[float, Meta(ge=1)] = 2.0
-    shadow_tokens: Annotated[int, Meta(ge=0)] = 4
+    shadow_tokens: Whole = 4
     max_shadow_rounds: Count = 64
     patience_rounds: Count = 6
     pace: Annotated[float, Meta(ge=1)] = 1.3
@@ -100,7 +103,7 @@ class HazardSettings(_Section, frozen=True):
     early: EarlyRule = "window"
     stall_s: Annotated[float, Meta(ge=0)] = 5.0
     hysteresis_s: Annotated[float, Meta(ge=0)] = 5.0
-    max_hops: Annotated[int, Meta(ge=0)] = 3
+    max_hops: Whole = 3
     min_remaining_tokens: Count = 32
     check_s: Seconds = 1.0
 
@@ -119,7 +122,7 @@ class WorkerSettings(_Section, frozen=True):
 
     name: Name | None = None
     slots: Annotated[int, Meta(ge=1, le=256)] = 4
-    context_tokens: Annotated[int, Meta(ge=16)] = 4096
+    context_tokens: Annotated[int, Meta(ge=16, le=MAX_INT)] = 4096
     threads: Count = 1
     device_bytes: Count | None = None
     prefill_chunk: Annotated[int, Meta(ge=1, le=4096)] = 64
@@ -129,8 +132,8 @@ class WorkerSettings(_Section, frozen=True):
     peer_port: Port = 0
     emulated_bandwidth_bytes_per_s: Bandwidth | None = None
     checkpoint_dir: Text | None = None
-    dram_bytes: Annotated[int, Meta(ge=0)] | None = None
-    ssd_bytes: Annotated[int, Meta(ge=0)] = 100_000_000_000
+    dram_bytes: Whole | None = None
+    ssd_bytes: Whole = 100_000_000_000
     emulated_dram_bytes_per_s: Bandwidth | None = None
     emulated_ssd_bytes_per_s: Bandwidth | None = None
     emulated_remote_bytes_per_s: Bandwidth | None = None
@@ -223,7 +226,10 @@ def _assign(raw: dict[str, Any], assignment: str) -> None:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value
-    raw.setdefault(section, {})[key] = parsed
+    values = raw.setdefault(section, {})
+    if not isinstance(values, dict):
+        raise ConfigError(f"{section}: must be a section, [{section}], with keys of its own")
+    values[key] = parsed
 
 
 def check_settings(settings: Settings) -> Settings:
@@ -238,6 +244,7 @@ def check_settings(settings: Settings) -> Settings:
             f"head.dead_after_s: {head.dead_after_s} is less than twice head.heartbeat_s "
             f"({head.heartbeat_s}), so that one late heartbeat would end a healthy link"
         )
+    _check_secrets(settings.security)
     if not settings.models:
         raise ConfigError("models: name at least one model, or leave the section out")
     names = [model.name for model in settings.models]
@@ -253,6 +260,23 @@ def check_settings(settings: Settings) -> Settings:
                 f"or use a built-in model: {', '.join(BUILT_IN_MODELS)}"
             )
     return settings
+
+
+def _check_secrets(security: SecuritySettings) -> None:
+    """Refuse what no HTTP header can carry: it would be wrong wherever it is shown."""
+    keys = {
+        "api_keys": security.api_keys,
+        "join_token": (security.join_token,),
+        "admin_key": (security.admin_key,),
+    }
+    for key, secrets in keys.items():
+        if any(
+            secret is not None and (not secret.isprintable() or secret != secret.strip())
+            for secret in secrets
+        ):
+            raise ConfigError(
+                f"security.{key}: has a line break or a space at an end, or a character that no header takes"
+            )
 
 
 def _check_source(model: ModelSettings) -> None:
@@ -321,9 +345,10 @@ def _explain(message: str) -> str:
 
 def _secrets(security: SecuritySettings, environ: Mapping[str, str]) -> SecuritySettings:
     keys = tuple(key.strip() for key in environ.get("GODWIT_API_KEYS", "").split(",") if key.strip())
+    # Files of secrets often end with a line break, which is no part of them.
     return replace(
         security,
         api_keys=keys or security.api_keys,
-        join_token=environ.get("GODWIT_JOIN_TOKEN") or security.join_token,
-        admin_key=environ.get("GODWIT_ADMIN_KEY") or security.admin_key,
+        join_token=environ.get("GODWIT_JOIN_TOKEN", "").strip() or security.join_token,
+        admin_key=environ.get("GODWIT_ADMIN_KEY", "").strip() or security.admin_key,
     )

@@ -93,7 +93,8 @@ async def _serve(
         is_ready=lambda: bool(control.members),
     )
     app.router.add_get("/link", hub.handle)
-    Admin(control, keeper, log, records, settings.security.admin_key).add_routes(app)
+    admin_key = settings.security.admin_key
+    Admin(control, keeper, log, records, admin_key, head.body_timeout_s).add_routes(app)
     runner = make_runner(app, router_settings)
     await runner.setup()
     try:

@@ -62,7 +62,10 @@ class LocalCluster:
         self._started_ns: dict[str, int] = {}
 
     async def __aenter__(self) -> "LocalCluster":
-        self.logs.mkdir(parents=True, exist_ok=True)
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StartError(f"the workers' output cannot go to {self.logs}: {error.strerror}") from error
         listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.serving = asyncio.ensure_future(run_head(self.settings, listening.set_result))
         try:
@@ -77,14 +80,20 @@ class LocalCluster:
             await self.joined(self.names)
         except BaseException:
             await self._stop()
+            if self._has_own_logs and not self.workers:
+                shutil.rmtree(self.logs, ignore_errors=True)
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # Ctrl-C is a good end too, unless a worker has ended by itself: its output is what says why.
+        is_well = error is None or (
+            kind is asyncio.CancelledError and all(worker.is_running for worker in self.workers.values())
+        )
         await self._stop()
-        if self._has_own_logs and error is None:
+        if self._has_own_logs and is_well:
             shutil.rmtree(self.logs, ignore_errors=True)
 
     async def start(self, name: str) -> None:

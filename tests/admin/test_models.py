@@ -1,6 +1,9 @@
 """Models that are added, removed and pinned while the head runs, and what survives it."""
 
-from collections.abc import Sequence
+import asyncio
+import resource
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from godwit.protocol.message import Message
 from godwit.protocol.messages import FromHead
 from godwit.protocol.model_messages import AddModel, ModelChanged, ModelRefused, ModelRemoved, RemoveModel
 from godwit.types import ModelName, Tier
-from tests.admin.scripted import Head, info, obedient
+from tests.admin.scripted import DEADLINE_S, Head, info, obedient
 
 pytestmark = pytest.mark.anyio
 
@@ -59,6 +62,18 @@ async def test_a_model_is_added_to_all_workers_and_to_those_to_come(head: Head) 
     late = await head.join("w3", info("a"))
     await head.until(lambda status: len(status.workers[-1].models) == 2)
     assert AddModel(ADDED) in late.heard
+
+
+async def test_a_worker_that_joins_while_a_model_is_added_is_asked_too(head: Head) -> None:
+    first = await head.join("w1", info("a"), script=silent)
+    adding = asyncio.create_task(head.admin.add_model(ADDED))
+    async with asyncio.timeout(DEADLINE_S):
+        while AddModel(ADDED) not in first.heard:  # noqa: ASYNC110 -- nobody tells
+            await asyncio.sleep(0.01)
+    await head.join("w2", info("a"))
+    await head.until(lambda status: any(len(worker.models) == 2 for worker in status.workers))
+    first.send(ModelChanged(info(ADDED.name)))
+    assert decode(await adding, ModelAnswers) == ModelAnswers(ADDED.name, {"w1": None, "w2": None})
 
 
 async def test_a_model_that_no_worker_takes_is_not_added(head: Head) -> None:
@@ -127,6 +142,25 @@ async def test_a_model_is_pinned_and_let_go(head: Head) -> None:
     assert not (await head.models()).models[0].is_pinned
     with pytest.raises(NotFoundError, match=r"no server has the model 'b'; models: org/a:1"):
         await head.admin.pin("b", is_pinned=True)
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process grows meanwhile."""
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, former[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+
+
+async def test_who_pins_a_model_is_told_where_that_could_not_be_stored(tmp_path: Path) -> None:
+    async with Head(HeadSettings(port=0, store=str(tmp_path / "head.sqlite"))) as head:
+        await head.join("w1", info("a"))
+        await head.admin.pin("a", is_pinned=True)
+        with full_disk(), pytest.raises(UnavailableError, match=r"head\.store has it not"):
+            await head.admin.pin("a", is_pinned=False)
 
 
 async def test_what_was_added_and_pinned_survives_a_restart(tmp_path: Path) -> None:

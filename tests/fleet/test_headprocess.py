@@ -15,6 +15,7 @@ from godwit.errors import ConflictError, LinkError
 from godwit.fleet.headprocess import HeadProcess, hold
 from tests.cluster.headprocess import free_port
 from tests.patience import DEADLINE_S
+from tests.ray.marks import Marked
 
 pytestmark = pytest.mark.anyio
 
@@ -76,6 +77,17 @@ async def test_of_two_that_are_started_one_stays(tmp_path: Path) -> None:
             await asyncio.sleep(0.05)
     assert head.pid == pid
     await head.stop()
+
+
+async def test_one_that_is_stopped_before_it_has_the_lock_is_not_there_later(tmp_path: Path) -> None:
+    head = HeadProcess(tmp_path / "lock", tmp_path / "log")
+    with Marked() as marked:
+        await head.start(settings(), os.getpid())
+        await head.stop()
+        async with asyncio.timeout(DEADLINE_S):
+            while marked.pids():
+                assert head.pid is None
+                await asyncio.sleep(0.05)
 
 
 async def test_it_ends_with_its_node(tmp_path: Path) -> None:

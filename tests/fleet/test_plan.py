@@ -40,9 +40,21 @@ def test_resources_are_read() -> None:
         "num_gpus": 1.0,
         "resources": {"spot": 0.5},
     }
+    assert actor_resources({"CPU": 2.0, "memory": 1e9}) == {
+        "num_cpus": 2.0,
+        "num_gpus": 0,
+        "memory": 1e9,
+        "resources": {},
+    }
 
 
-@pytest.mark.parametrize("text", ["GPU", "GPU=", "GPU=many", "=1", "GPU=0", "GPU=-1", "GPU=nan"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("GPU", "GPU=", "GPU=many", "=1", "GPU=0", "GPU=-1", "GPU=nan", "GPU=inf", "GPU=1.5"),
+        *("spot=0.00001", "object_store_memory=1"),
+    ],
+)
 def test_other_resources_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--resource"):
         read_resources([text])

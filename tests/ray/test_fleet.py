@@ -159,7 +159,8 @@ async def test_down_then_up_with_the_head_in_the_driver(fleet: Fleet) -> None:
     assert "up on this Ray cluster" in await fleet.godwit("up", status=1)
     await fleet.godwit("down")
     assert not fleet.own_pids()
-    driver = await fleet.up("--head", "driver")
+    join = fleet.url.replace("127.0.0.1", "localhost")
+    driver = await fleet.up("--head", "driver", "--join", join)
     await fleet.has_workers(len(fleet.nodes))
     asked = bodies(2, 20)
     await check_all(await fleet.begun(asked, 1), asked)
@@ -167,6 +168,7 @@ async def test_down_then_up_with_the_head_in_the_driver(fleet: Fleet) -> None:
     said, _ = await driver.communicate()
     assert driver.returncode == 0, said.decode()
     assert "Ctrl-C stops it" in said.decode()
+    assert f"Godwit serves on {join}/v1" in said.decode()
     assert not fleet.own_pids()
 
 

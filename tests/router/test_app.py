@@ -17,7 +17,7 @@ from godwit.errors import (
     UnavailableError,
 )
 from godwit.router.settings import RouterSettings
-from tests.router.scripted import Served, run, served
+from tests.router.scripted import PATIENCE_S, Served, run, served
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}]}
 
@@ -181,6 +181,11 @@ def test_bad_bodies_get_openais_error_shape() -> None:
             reply = await send(at, "POST", "/v1/completions", data=b"{nonsense")
             assert reply.status == 400
             assert "not valid JSON" in reply.error["message"]
+            reply = await send(
+                at, "POST", "/v1/completions", data=b"no gzip", headers={"Content-Encoding": "gzip"}
+            )
+            assert reply.status == 400
+            assert "Content-Encoding" in reply.error["message"]
             assert at.generations.started == []
 
     run(main())
@@ -246,6 +251,20 @@ def test_a_body_that_does_not_arrive_in_time_is_refused() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", at.port)
             writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
             assert b" 408 " in await reader.readline()
+            writer.close()
+
+    run(main())
+
+
+def test_a_stream_of_http_1_0_ends_with_its_connection() -> None:
+    body = b'{"model": "fake", "prompt": "x", "stream": true}'
+    head = b"POST /v1/completions HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: %d\r\n\r\n"
+
+    async def main() -> None:
+        async with served(RouterSettings(idle_timeout_s=1000)) as at, asyncio.timeout(PATIENCE_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", at.port)
+            writer.write(head % len(body) + body)
+            assert (await reader.read()).endswith(b"data: [DONE]\n\n")
             writer.close()
 
     run(main())

@@ -185,6 +185,7 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": [-1]}, "prompt[0]"),
     ({"prompt": ["a"] * 33}, "prompt"),
     ({"prompt": {}}, "prompt"),
+    ({"logit_bias": {"a": 1}}, "logit_bias"),
     ({"suffix": "x"}, "suffix"),
     ({"best_of": 2}, "best_of"),
     ({"n": 2, "best_of": 3}, "best_of"),

@@ -127,6 +127,22 @@ def test_a_drain_s_deadline_in_the_middle_of_a_handover_leaves_the_request_to_th
     assert [(record.method, record.outcome) for record in world.records] == [("tokens", "done")]
 
 
+def test_a_worker_that_is_cut_off_in_its_drain_goes_on_with_it_when_it_is_back() -> None:
+    world = World()
+    world.join("a")
+    client = running_on_a(world)
+    drain(world, "a", 60.0)
+    world.head_loses("a")
+    world.worker_loses_head("a")
+    world.link("a")
+    assert world.control.members[A].is_draining
+    world.join("b")
+    finishes(world, client)
+    assert not world.nodes[A].is_up
+    world.join("a")
+    assert not world.control.members[A].is_draining, "a later life is another worker"
+
+
 # --- a new scheduler ----------------------------------------------------------------------------------------
 
 

@@ -69,6 +69,19 @@ def test_an_answer_that_is_no_file_is_named(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_password_or_signature_in_a_url_is_shown_to_nobody(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened(Shop(DATA)) as shop:
+            url = shop.url.replace("//", "//user:secret@") + "/nothing?signature=secret"
+            with pytest.raises(ModelLoadError, match=f"{shop.url}/nothing answered 404") as caught:
+                await get(Remote(url, "0" * 64), tmp_path / "model")
+            assert "secret" not in caught.value.message
+
+    asyncio.run(scenario())
+    assert Remote("hf://org/repo/file.gguf", None).shown == "hf://org/repo/file.gguf"
+    assert Remote("file:///a/b.gguf", None).shown == "file:///a/b.gguf"
+
+
 def test_a_fetch_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with opened(Shop(DATA)) as shop:

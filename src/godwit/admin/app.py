@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from aiohttp import web
 from msgspec.structs import replace
 
-from godwit.admin.door import Door, answer, decode
+from godwit.admin.door import Door, answer
 from godwit.admin.events import EventAdmin
 from godwit.admin.models import ModelAdmin
 from godwit.admin.shapes import DrainOrder, Estimates, Explained, MigrateOrder
@@ -33,11 +33,12 @@ class Admin:
         log: EventLog,
         records: Iterable[MoveRecord],
         key: str | None,
+        body_timeout_s: float,
     ) -> None:
         self._control = control
         self._keeper = keeper
         self._records = records
-        self._door = Door(key)
+        self._door = Door(key, body_timeout_s)
         self._models = ModelAdmin(control, keeper, self._door)
         self._events = EventAdmin(log, self._door, wall_now=time.time, now=time.monotonic)
 
@@ -87,7 +88,7 @@ class Admin:
     async def migrate(self, request: web.Request) -> web.Response:
         """Move a request; the answer is the move's record once it is over."""
         self._door.check(request)
-        order = decode(await request.read(), MigrateOrder)
+        order = await self._door.read(request, MigrateOrder)
         over: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         limits = replace(self._control.move_limits, live=order.live)
 
@@ -104,7 +105,7 @@ class Admin:
     async def drain(self, request: web.Request) -> web.Response:
         """Begin to empty a worker; it leaves when it is empty."""
         self._door.check(request)
-        order = decode(await request.read(), DrainOrder)
+        order = await self._door.read(request, DrainOrder)
         self._control.ask_drain(order.worker, order.deadline_s)
         return answer({"worker": order.worker, "draining": True}, status=202)
 

@@ -7,6 +7,7 @@ from aiohttp import web
 
 from godwit.config import is_loopback
 from godwit.errors import BadRequestError, UnauthorizedError
+from godwit.router.body import read_body
 from godwit.runtime.doors import is_from_web_page, shows_key
 
 T = TypeVar("T")
@@ -15,8 +16,9 @@ T = TypeVar("T")
 class Door:
     """Lets in who shows the admin key; without one, programs of this machine."""
 
-    def __init__(self, key: str | None) -> None:
+    def __init__(self, key: str | None, body_timeout_s: float) -> None:
         self._key = key
+        self._body_timeout_s = body_timeout_s
 
     def check(self, request: web.Request) -> None:
         """UnauthorizedError for everybody else."""
@@ -26,13 +28,13 @@ class Door:
         elif not shows_key(request.headers, (self._key,)):
             raise UnauthorizedError("wrong or missing admin key: send security.admin_key as a Bearer token")
 
-
-def decode(body: bytes, kind: type[T]) -> T:
-    """A request's body; BadRequestError says what is wrong with it."""
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError as error:
-        raise BadRequestError(f"not a valid body: {error}") from error
+    async def read(self, request: web.Request, kind: type[T]) -> T:
+        """A request's body; BadRequestError says what is wrong with it."""
+        body = await read_body(request, self._body_timeout_s)
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.MsgspecError as error:
+            raise BadRequestError(f"not a valid body: {error}") from error
 
 
 def answer(value: object, status: int = 200) -> web.Response:

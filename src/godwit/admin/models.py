@@ -5,7 +5,7 @@ from functools import partial
 
 from aiohttp import web
 
-from godwit.admin.door import Door, answer, decode
+from godwit.admin.door import Door, answer
 from godwit.admin.shapes import ModelAnswers, Models, PinOrder
 from godwit.admin.status import emulated_tiers, model_listings
 from godwit.config import ModelSettings, Settings, check_settings
@@ -35,7 +35,7 @@ class ModelAdmin:
     async def add(self, request: web.Request) -> web.Response:
         """Have all workers serve one more model; the answer is theirs, once all of them have answered."""
         self._door.check(request)
-        model = _checked(decode(await request.read(), ModelSettings))
+        model = _checked(await self._door.read(request, ModelSettings))
         over: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
         self._control.add_model(model, partial(_tell, over))
         answers = await _within(over, f"{model.name}: not every worker has answered")
@@ -60,7 +60,7 @@ class ModelAdmin:
         """Keep a model's instances on their devices, or let them be evicted again."""
         self._door.check(request)
         name = ModelName(request.match_info["name"])
-        order = decode(await request.read(), PinOrder)
+        order = await self._door.read(request, PinOrder)
         self._control.pin(name, order.pinned)
         await self._keeper.keep(self._control.catalog)
         return answer({"model": name, "pinned": order.pinned})

@@ -31,17 +31,20 @@ class Controller:
         self._retries = Retries()
         self._checked: set[str] = set()
         self._told: dict[str, int] = {}
+        self.problem: str | None = None
 
     async def close(self) -> None:
         """End its connections; the workers stay."""
         await self._admin.close()
 
     async def is_listening(self) -> bool:
-        """Whether the head answers."""
+        """Whether the head answers; else `problem` says what it did instead."""
         try:
             await self._admin.status_json()
-        except LinkError:
+        except GodwitError as error:
+            self.problem = error.message
             return False
+        self.problem = None
         return True
 
     def head_is_new(self) -> None:
@@ -130,7 +133,10 @@ def _stop(name: str) -> None:
         rays.ask(name, "stop", timeout_s=15.0)
     except LinkError as error:
         _log.info("an actor could not be asked to stop", actor=name, reason=error.message)
-    rays.kill(name)
+    try:
+        rays.kill(name)
+    except LinkError as error:
+        _log.warning("an actor could not be ended", actor=name, reason=error.message)
 
 
 async def watch(plan: FleetPlan, url: str) -> None:

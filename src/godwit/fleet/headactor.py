@@ -1,6 +1,7 @@
 """The actor that keeps the head running and watches Ray's nodes; Ray starts it again when it dies."""
 
 import asyncio
+import time
 
 import structlog
 from msgspec import Struct
@@ -9,7 +10,7 @@ from godwit.config import Settings
 from godwit.fleet import rays
 from godwit.fleet.controller import POLL_S, Controller
 from godwit.fleet.headprocess import HeadProcess
-from godwit.fleet.plan import FleetPlan, head_on, head_url
+from godwit.fleet.plan import FleetPlan, Retries, head_on, head_url
 from godwit.fleet.supervisor import Supervisor
 
 START_S = 30.0
@@ -51,6 +52,7 @@ class HeadCare:
         self.problem: str | None = None
         self._settings = settings
         self._node_pid = node_pid
+        self._retries = Retries()
 
     async def run(self, plan: FleetPlan, url: str) -> None:
         """Keep the head and its workers until cancelled; then stop them all."""
@@ -71,13 +73,16 @@ class HeadCare:
         """Start the head where there is none; whether it listens."""
         if self.process.pid is None:
             self.is_listening = False
+            if not self._retries.may_try("head", time.monotonic()):
+                return False
             controller.head_is_new()
             await self.process.start(self._settings, self._node_pid)
         elif not self.is_listening:
             _log.info("found the head of a former life", pid=self.process.pid)
         if not self.is_listening:
             self.is_listening = await self._until_listening(controller)
-            self.problem = None if self.is_listening else self.process.log_tail() or "it wrote nothing"
+            told = (controller.problem, self.process.log_tail())
+            self.problem = None if self.is_listening else "\n".join(text for text in told if text)
             _log.info("head", pid=self.process.pid, problem=self.problem)
         return self.is_listening
 

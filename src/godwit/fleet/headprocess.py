@@ -6,6 +6,7 @@ lock on a file with its id.
 """
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import signal
@@ -28,7 +29,8 @@ LOCK_S = 1.0
 # It starts the head in a session of its own and ends, so that the head's parent is not the actor.
 _LAUNCH = (
     "import subprocess, sys;"
-    "subprocess.Popen([sys.executable, '-m', 'godwit', 'head', '--supervised'], start_new_session=True)"
+    "head = [sys.executable, '-m', 'godwit', 'head', '--supervised'];"
+    "print(subprocess.Popen(head, stdout=sys.stderr, start_new_session=True).pid)"
 )
 
 
@@ -46,6 +48,7 @@ class HeadProcess:
     def __init__(self, lock: Path, log: Path) -> None:
         self.log = log
         self._lock = lock
+        self._started: int | None = None  # a descriptor, since an id may soon be that of another process
 
     @property
     def pid(self) -> int | None:
@@ -61,25 +64,41 @@ class HeadProcess:
 
     async def start(self, settings: Settings, node_pid: int) -> None:
         """Start one; returns before it listens. It ends at once where there is one already."""
+        self._drop_started()
         order = HeadOrder(settings, str(self._lock), node_pid)
         with self.log.open("ab") as output:
             launcher = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", _LAUNCH), stdin=PIPE, stdout=output, stderr=output
+                *(sys.executable, "-c", _LAUNCH), stdin=PIPE, stdout=PIPE, stderr=output
             )
         # The pipe takes it all at once, so that it is there when the launcher has ended.
-        await launcher.communicate(msgspec.json.encode(order) + b"\n")
+        said, _ = await launcher.communicate(msgspec.json.encode(order) + b"\n")
+        # A launcher that failed has said why in the log.
+        with contextlib.suppress(ProcessLookupError, ValueError):
+            self._started = os.pidfd_open(int(said))
 
     async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ask it to end, and kill it if it has not after `grace_s`; returns when it is gone."""
+        self._drop_started()
         for number in (signal.SIGTERM, signal.SIGKILL):
             if (pid := self.pid) is None:
                 return
-            os.kill(pid, number)
+            with contextlib.suppress(ProcessLookupError):  # It may end just now.
+                os.kill(pid, number)
             try:
                 async with asyncio.timeout(grace_s):
                     await self._until_gone(pid)
             except TimeoutError:
                 continue
+
+    def _drop_started(self) -> None:
+        """One that was started and has not got as far as the lock would be there later."""
+        if self._started is None:
+            return
+        if self.pid is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._started, signal.SIGKILL)
+        os.close(self._started)
+        self._started = None
 
     async def _until_gone(self, pid: int) -> None:
         while self.pid == pid:  # noqa: ASYNC110 -- it is no child, so that nobody tells

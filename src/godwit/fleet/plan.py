@@ -1,6 +1,7 @@
 """What shall run on which nodes of a Ray cluster. Pure: what Ray and the clock say comes in as arguments."""
 
 import ipaddress
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,10 @@ from godwit.errors import ConfigError
 NAMESPACE = "godwit"
 DRAIN_MARGIN_S = 1.0
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
+LEAST_AMOUNT = 0.0001
+"""Ray counts resources in steps of this size."""
+# Ray's own names for what an actor has an argument of its own for.
+_ARGUMENTS = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
 class Node(Struct, frozen=True):
@@ -47,7 +52,7 @@ class FleetPlan(Struct, frozen=True):
 
 
 class Retries:
-    """When a node whose worker has ended may get another one: soon, but not again and again at once."""
+    """When what has ended may be started again on a node: soon, but not again and again at once."""
 
     def __init__(self) -> None:
         self._tried: dict[str, tuple[float, float]] = {}
@@ -80,15 +85,21 @@ def read_resources(texts: list[str]) -> dict[str, float]:
             wanted[name.strip()] = float(amount)
         except ValueError as error:
             raise ConfigError(f"--resource: NAME=AMOUNT, as in GPU=1 or godwit=1, not {text!r}") from error
-        if not name.strip() or not wanted[name.strip()] > 0:
-            raise ConfigError(f"--resource: a name and an amount above 0, not {text!r}")
+        if not name.strip() or not LEAST_AMOUNT <= wanted[name.strip()] < math.inf:
+            raise ConfigError(f"--resource: a name and an amount of at least {LEAST_AMOUNT}, not {text!r}")
+    if "object_store_memory" in wanted:
+        raise ConfigError("--resource: Ray gives no actor a part of its object_store_memory; leave it out")
+    if wanted.get("GPU", 0) > 1 and wanted["GPU"] % 1:
+        raise ConfigError("--resource: Ray gives parts of a GPU or whole ones, not both")
     return wanted
 
 
 def actor_resources(wanted: Mapping[str, float]) -> dict[str, Any]:
-    """The same as options of an actor: CPUs and GPUs have arguments of their own."""
-    others = {name: amount for name, amount in wanted.items() if name not in ("CPU", "GPU")}
-    return {"num_cpus": wanted.get("CPU", 0), "num_gpus": wanted.get("GPU", 0), "resources": others}
+    """The same as options of an actor: CPUs, GPUs and memory have arguments of their own."""
+    own = {key: wanted[name] for name, key in _ARGUMENTS.items() if name in wanted}
+    others = {name: amount for name, amount in wanted.items() if name not in _ARGUMENTS}
+    # An actor that asks for no CPU would get one.
+    return {"num_cpus": 0, "num_gpus": 0, **own, "resources": others}
 
 
 def left_s(deadline_ms: int, now_s: float) -> float | None:

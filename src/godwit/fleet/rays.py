@@ -1,8 +1,9 @@
 """All that Godwit asks of Ray. Where Ray has no public way, what is private stands here and nowhere else."""
 
 import os
+import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,40 @@ import ray.exceptions
 import ray.util
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from godwit.errors import ConflictError, LinkError
+from godwit.errors import ConfigError, ConflictError, LinkError
 from godwit.fleet.plan import NAMESPACE, Node
 
 HEAD = "head"
 HEAD_NODE = "node:__internal_head__"  # a resource that Ray gives to its own head's node, and to no other
 ANSWER_S = 5.0
+CONNECT_S = 5.0
+PORTS = range(1, 65536)
 # An actor that is not detached ends with the last reference to it in the process that made it.
 _started: dict[str, Any] = {}
 
 
 def connect(address: str | None) -> None:
     """Join the Ray cluster as a driver; LinkError where there is none."""
+    if address is not None:
+        _check_answers(address)
     try:
         ray.init(address=address or "auto", namespace=NAMESPACE, log_to_driver=False, logging_level="warning")
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise LinkError(
             f"no Ray cluster at {address or 'this machine'}: {error}; start one with `ray start`"
+        ) from error
+
+
+def _check_answers(address: str) -> None:
+    """Where nobody listens Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal() and int(port) in PORTS):
+        raise ConfigError(f"--address: HOST:PORT of the Ray cluster's head, not {address!r}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except OSError as error:
+        raise LinkError(
+            f"no Ray cluster at {address}: {error.strerror or error}; start one with `ray start`"
         ) from error
 
 
@@ -84,12 +102,13 @@ def start_worker(
 
 
 def _start(kind: type, name: str, options: Mapping[str, Any], arguments: Sequence[Any]) -> None:
-    actor = ray.remote(kind).options(name=name, namespace=NAMESPACE, max_concurrency=4, **options)
     with _answering():
         try:
+            actor = ray.remote(kind).options(name=name, namespace=NAMESPACE, max_concurrency=4, **options)
             _started[name] = actor.remote(*arguments)
         except ValueError as error:
-            raise ConflictError(f"Ray's actor {name} is there already") from error
+            # That the name is taken, or that it cannot be given what it asks for.
+            raise ConflictError(f"Ray makes no actor {name}: {error}") from error
 
 
 def ask(name: str, method: str, timeout_s: float = ANSWER_S) -> Any:
@@ -103,10 +122,8 @@ def ask(name: str, method: str, timeout_s: float = ANSWER_S) -> Any:
 
 def kill(name: str) -> None:
     """End an actor for good; nothing happens where there is none."""
-    try:
+    with _answering(), suppress(ValueError):
         ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)
-    except ValueError:
-        return
 
 
 def end_this_actor() -> None:

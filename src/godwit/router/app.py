@@ -9,6 +9,7 @@ from aiohttp import HttpVersion11, web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from godwit.errors import ModelNotFoundError
+from godwit.router.body import read_body
 from godwit.router.collect import Collection
 from godwit.router.exchange import Exchange
 from godwit.router.generation import Generations
@@ -162,11 +163,7 @@ class OpenAiApi:
     async def _read(self, request: web.Request) -> bytes:
         if (request.content_length or 0) > self._settings.max_body_bytes:
             raise web.HTTPRequestEntityTooLarge(self._settings.max_body_bytes, request.content_length or 0)
-        try:
-            async with asyncio.timeout(self._settings.body_timeout_s):
-                return await request.read()
-        except TimeoutError:
-            raise web.HTTPRequestTimeout from None
+        return await read_body(request, self._settings.body_timeout_s)
 
     def _start(self, plan: Plan, exchange: Exchange, arrived_s: float) -> None:
         """Queue all choices; those queued before one is refused are cancelled by the exchange's `close`."""
@@ -195,10 +192,14 @@ class OpenAiApi:
         """Headers once a choice is accepted, events as they come, then the end of the body."""
         await stream.accepted()
         response = web.StreamResponse(headers=STREAM_HEADERS)
+        is_chunked = request.version >= HttpVersion11
+        if not is_chunked:
+            # Then only the connection's end says that the answer is over.
+            response.force_close()
         await response.prepare(request)
         if request.transport is None:
             raise ConnectionResetError("the client left")
-        stream.open(request.transport, is_chunked=request.version >= HttpVersion11)
+        stream.open(request.transport, is_chunked=is_chunked)
         await stream.ended()
         if stream.error is not None:
             self._metrics.stream_error()

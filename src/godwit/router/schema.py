@@ -170,6 +170,7 @@ def _decode(decoder: msgspec.json.Decoder[Body], raw: bytes) -> Body:
 
 _FAULT = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
 _FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`", re.DOTALL)
+_KEY = re.compile(r"(.*) - at `key` in `\$\.?(.*)`", re.DOTALL)
 _HINTS = {
     "role": "use system, developer, user or assistant",
     "content": "send text, or a list of text parts",
@@ -188,6 +189,8 @@ def _bad_parameter(fault: str) -> BadRequestError:
         if field[1].startswith("contains"):
             return BadRequestError(f"Unknown parameter `{param}`: leave it out.", param=param)
         return BadRequestError(f"The parameter `{param}` is missing.", param=param)
+    if key := _KEY.fullmatch(what):
+        what, path = f"a key is wrong: {key[1]}", path or key[2]
     if what.startswith("Expected `null`, got"):
         return BadRequestError(f"The parameter `{path}` is not supported: leave it out.", param=path)
     if not path:

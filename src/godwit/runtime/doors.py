@@ -27,7 +27,12 @@ def server_tls(section: str, cert: str | None, key: str | None) -> ssl.SSLContex
         return None
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        tls.load_cert_chain(cert, key)
+        # Without the callback OpenSSL would ask at the terminal, and the whole process would wait.
+        tls.load_cert_chain(cert, key, _no_pass_phrase)
     except OSError as error:
         raise ConfigError(f"{section}.tls_cert, {section}.tls_key: no PEM files: {error}") from error
     return tls
+
+
+def _no_pass_phrase() -> str:
+    raise ConfigError("tls_key: is encrypted; give a key without a pass phrase (`openssl pkey` writes one)")

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from godwit.config import ModelSettings
 from godwit.costs.choice import Observation
-from godwit.errors import ConfigError
+from godwit.errors import ConfigError, UnavailableError
 from godwit.types import LoadRecord, ModelName, WorkerId
 
 VERSION = 1
@@ -121,6 +121,7 @@ class Store:
         self._room = Semaphore(MAX_PENDING)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._num_writes = 0
+        self._problem: str | None = None
         try:
             self._connection = self._writer.submit(_open, path, now()).result()
         except (sqlite3.Error, OSError) as error:
@@ -178,8 +179,14 @@ class Store:
         )
 
     def written(self) -> "Future[None]":
-        """Ends when all that was written before is in the file."""
-        return self._writer.submit(lambda: None)
+        """Ends when what was written before is in the file; UnavailableError where the last of it is not."""
+        return self._writer.submit(self._check)
+
+    def _check(self) -> None:
+        if self._problem is not None:
+            raise UnavailableError(
+                f"in force until the head ends, but head.store has it not: {self._problem}"
+            )
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -213,10 +220,12 @@ class Store:
         try:
             self._connection.execute(statement, values)
             self._num_writes += 1
+            self._problem = None
             if self._num_writes % _PRUNE_EVERY == 0:
                 _prune(self._connection)
         except sqlite3.Error as error:
-            _log.error("not stored", statement=statement, reason=_advice(error))
+            self._problem = _advice(error)
+            _log.error("not stored", statement=statement, reason=self._problem)
         finally:
             self._room.release()
 

@@ -64,10 +64,14 @@ class Catalog:
         return asked is not None and asked.is_removal and worker in asked.waiting
 
     def joined(self, worker: WorkerId, models: Mapping[ModelName, object]) -> None:
-        """A worker has come: it is told what it does not know, but not what is just being removed."""
+        """A worker has come: it is told what it does not know, but not what is just being removed. Where a
+        model is just being added its answer counts as well."""
+        for asked in self._asked.values():
+            if not asked.is_removal:
+                asked.waiting.add(worker)
+                self._send(worker, AddModel(asked.settings))
         for name, settings in self.added.items():
-            is_going = name in self._asked and self._asked[name].is_removal
-            if name not in models and not is_going:
+            if name not in models and name not in self._asked:
                 self._send(worker, AddModel(settings))
 
     def gone(self, worker: WorkerId) -> None:

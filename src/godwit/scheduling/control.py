@@ -28,8 +28,8 @@ from godwit.protocol.model_messages import (
 from godwit.scheduling import events
 from godwit.scheduling.catalog import Answers, Catalog
 from godwit.scheduling.explain import Explanation, explain
-from godwit.scheduling.joining import ask_of, join_event
-from godwit.scheduling.member import Member, carries_of, with_another
+from godwit.scheduling.joining import ask_of, join_events
+from godwit.scheduling.member import LostInDrain, Member, carries_of, with_another
 from godwit.scheduling.observations import observation
 from godwit.scheduling.planning import move_plan
 from godwit.scheduling.recorder import Recorder
@@ -72,6 +72,7 @@ class Control:
     scheduler: Scheduler = field(init=False)
     catalog: Catalog = field(init=False)
     members: dict[WorkerId, Member] = field(default_factory=dict)
+    _lost_in_drain: LostInDrain = field(default_factory=LostInDrain)
     _wishes: dict[RequestId, Wish] = field(default_factory=dict)
     _moving_loaded: set[RequestId] = field(default_factory=set)
     _events: deque[events.Event] = field(default_factory=deque)
@@ -123,16 +124,18 @@ class Control:
     def joined(self, hello: Hello) -> None:
         """A worker has connected; a former life of it must have been reported gone."""
         member = Member(hello, {info.name: info for info in hello.models}, set(hello.loading))
+        self._lost_in_drain.is_back(member)
         self.members[hello.worker] = member
         self.recorder.joined(hello)
         self.catalog.joined(hello.worker, member.models)
-        self._events.append(join_event(member, self.requests))
+        self._events.extend(join_events(member, self.requests))
         self._pump()
 
     def gone(self, worker: WorkerId, reason: str) -> None:
         """A worker is lost: its requests fail over, its moves end."""
-        if self.members.pop(worker, None) is None:
+        if (member := self.members.pop(worker, None)) is None:
             return
+        self._lost_in_drain.is_gone(member)
         self.recorder.left(worker, reason)
         self._events.append(events.WorkerLeft(worker))
         self.catalog.gone(worker)
@@ -266,10 +269,8 @@ class Control:
             # Those that run need no place, but a worker that has not accepted one may still refuse it.
             if not entry.is_orphaned:
                 self.queued(entry.request, entry.model, frozenset(), bool(entry.journal.output_ids))
-        for worker, member in self.members.items():
-            self._events.append(join_event(member, self.requests))
-            if member.is_draining:
-                self._events.append(events.DrainRequested(worker, member.drain_deadline_s))
+        for member in self.members.values():
+            self._events.extend(join_events(member, self.requests))
         # One event, so that nothing is placed before it is known who runs where.
         self._events = deque([events.Batch(tuple(self._events))])
         self._pump()

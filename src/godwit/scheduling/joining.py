@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from godwit.protocol.entry import Entry
 from godwit.scheduling.ask import Ask
-from godwit.scheduling.events import Placed, WorkerJoined
+from godwit.scheduling.events import DrainRequested, Placed, WorkerJoined
 from godwit.scheduling.member import Member
 from godwit.types import ChatPrompt, TokenPrompt
 
@@ -12,8 +12,15 @@ _CHARACTERS_PER_TOKEN = 4
 """In text that no worker has tokenized yet; good enough for choosing one."""
 
 
-def join_event(member: Member, requests: Iterable[Entry]) -> WorkerJoined:
-    """The worker with what has been placed there."""
+def join_events(member: Member, requests: Iterable[Entry]) -> list[WorkerJoined | DrainRequested]:
+    """The worker with what has been placed there, and its drain if there is one."""
+    joined = _joined(member, requests)
+    if not member.is_draining:
+        return [joined]
+    return [joined, DrainRequested(joined.worker, member.drain_deadline_s)]
+
+
+def _joined(member: Member, requests: Iterable[Entry]) -> WorkerJoined:
     worker = member.hello.worker
     here = [entry for entry in requests if worker in (entry.journal.owner, entry.journal.candidate)]
     return WorkerJoined(

@@ -7,6 +7,8 @@ from godwit.protocol.messages import Hello
 from godwit.protocol.model_messages import LoadProgress
 from godwit.types import CARRIES_ALL, Carries, ModelInfo, ModelName, WorkerId
 
+MAX_LOST = 1000
+
 
 @dataclass(slots=True)
 class Member:
@@ -19,6 +21,27 @@ class Member:
     progress: dict[ModelName, LoadProgress] = field(default_factory=dict)
     is_draining: bool = False
     drain_deadline_s: float | None = None
+
+
+class LostInDrain:
+    """Drains of workers whose link was lost: one that is back, in the same life, goes on with its own."""
+
+    def __init__(self) -> None:
+        self._drains: dict[WorkerId, tuple[int, float | None]] = {}
+
+    def is_gone(self, member: Member) -> None:
+        """A worker's link is over."""
+        if not member.is_draining:
+            return
+        self._drains[member.hello.worker] = (member.hello.incarnation, member.drain_deadline_s)
+        if len(self._drains) > MAX_LOST:
+            del self._drains[next(iter(self._drains))]  # Most of them have left as they should.
+
+    def is_back(self, member: Member) -> None:
+        """A worker has a link; it drains again if this life of it did."""
+        incarnation, deadline_s = self._drains.pop(member.hello.worker, (None, None))
+        if incarnation == member.hello.incarnation:
+            member.is_draining, member.drain_deadline_s = True, deadline_s
 
 
 def with_another(members: Mapping[WorkerId, Member], model: ModelName, digest: str) -> frozenset[WorkerId]:

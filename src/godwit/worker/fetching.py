@@ -31,6 +31,12 @@ class Remote(NamedTuple):
     url: str
     sha256: str | None
 
+    @property
+    def shown(self) -> str:
+        """The URL for logs and messages: without a password or a signature."""
+        parts = urlsplit(self.url)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
 
 class _Stream(NamedTuple):
     """A file as it comes: `num_bytes` and `sha256` are what it should have, None where that is not known."""
@@ -53,15 +59,15 @@ async def fetch(remote: Remote, target: Path, make_room: MakeRoom, pace: Pace, w
                 found = await _write(stream, out, make_room, pace, watch)
         if found != stream.sha256:
             raise ModelLoadError(
-                f"{remote.url} has the SHA-256 {found}, not {stream.sha256}: correct models.sha256 if it is "
-                "the file that you want"
+                f"{remote.shown} has the SHA-256 {found}, not {stream.sha256}: correct models.sha256 if it "
+                "is the file that you want"
             )
         await in_thread(part.replace, target)
         return found
     except (OSError, aiohttp.ClientError) as error:
         reason = str(error) or type(error).__name__
         raise ModelLoadError(
-            f"cannot fetch {remote.url}: {reason}; check that this machine reaches it, then try again"
+            f"cannot fetch {remote.shown}: {reason}; check that this machine reaches it, then try again"
         ) from error
     finally:
         part.unlink(missing_ok=True)
@@ -122,7 +128,7 @@ async def _open(remote: Remote) -> AsyncIterator[_Stream]:
         session.get(url) as response,
     ):
         if response.status != HTTP_OK:
-            raise ModelLoadError(f"{remote.url} answered {response.status}: correct models.url")
+            raise ModelLoadError(f"{remote.shown} answered {response.status}: correct models.url")
         yield _Stream(response.content.iter_chunked(CHUNK_BYTES), response.content_length, sha256)
 
 

@@ -191,7 +191,7 @@ class CheckpointStore:
         sha256 = await fetch(remote, file.path, make_room, pace, watch)
         await in_thread(remember_digest, file.path, sha256)
         file.is_here, file.num_bytes = True, file.path.stat().st_size
-        _log.info("fetched", url=remote.url, num_bytes=file.num_bytes)
+        _log.info("fetched", url=remote.shown, num_bytes=file.num_bytes)
 
     def _make_folder(self) -> None:
         try:
