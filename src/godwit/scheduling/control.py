@@ -128,7 +128,7 @@ class Control:
         self.members[hello.worker] = member
         self.recorder.joined(hello)
         self.catalog.joined(hello.worker, member.models)
-        self._events.extend(join_events(member, self.requests))
+        self._events.append(events.Batch(tuple(join_events(member, self.requests))))
         self._pump()
 
     def gone(self, worker: WorkerId, reason: str) -> None:
