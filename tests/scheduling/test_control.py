@@ -112,7 +112,7 @@ def test_a_drain_s_deadline_interrupts_what_is_left_and_it_fails_over() -> None:
     assert not world.nodes[A].is_up and client.outcome is None
     world.join("b")
     finishes(world, client)
-    assert [record.method for record in world.records] == ["failover"]
+    assert [(record.method, record.model) for record in world.records] == [("failover", MODEL)]
 
 
 def test_a_drain_s_deadline_in_the_middle_of_a_handover_leaves_the_request_to_the_destination() -> None:

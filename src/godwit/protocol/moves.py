@@ -181,6 +181,7 @@ class HeadMoves:
             num_output,
             now - lost.last_token_s if lost.last_token_s else None,
             now - lost.started_s,
+            model=entry.model,
             broken=broken,
         )
         self._observer.move_ended(record)
