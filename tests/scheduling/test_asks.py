@@ -46,8 +46,8 @@ def test_a_prompt_is_counted_or_guessed_from_its_text(prompt: Prompt, num_prompt
 def test_once_a_worker_has_counted_them_its_word_holds() -> None:
     one = entry(TextPrompt("x" * 40))
     one.journal.prompt_ids = (1, 2, 3)
-    assert ask_of(one) == Ask(3, 0, None, 50, is_counted=True)
-    assert Ask(10, 4, 30, 50).with_tokens(20) == Ask(16, 4, 30, 50, is_counted=True)
+    assert ask_of(one) == Ask(3, 0, None, 50, is_counted=True, was_accepted=True)
+    assert Ask(10, 4, 30, 50).with_tokens(20) == Ask(16, 4, 30, 50, is_counted=True, was_accepted=True)
     assert Ask(10, 4).context_tokens == 14
     assert Ask().context_tokens == 0
 

@@ -98,13 +98,13 @@ class TestNew:
 class TestRuns:
     def test_a_failover_waits_for_a_context_that_is_long_enough(self) -> None:
         story = two(slots_of_long=1)
-        assert queues(story, Ask(50, 100, is_counted=True), has_started=True) == []
+        assert queues(story, Ask(50, 100, is_counted=True, was_accepted=True), has_started=True) == []
         assert story.end("x") == [start("r", "long")]
 
     def test_in_the_end_its_client_is_told_why(self) -> None:
         story = Story()
         story.join("short", with_context(100))
-        assert queues(story, Ask(50, 100, is_counted=True), has_started=True) == []
+        assert queues(story, Ask(50, 100, is_counted=True, was_accepted=True), has_started=True) == []
         story.now += 61
         (rejected,) = story.tell(Tick())
         assert isinstance(rejected, Reject)
@@ -150,13 +150,33 @@ class TestRuns:
         forced = MoveRequested(R, WorkerId("short"), "asked for", is_forced=True)
         assert story.tell(forced) == [move("r", "here", "short", "asked for")]
 
-    def test_no_force_helps_where_it_is_too_long_already(self) -> None:
+    def test_a_guess_of_how_far_it_is_refuses_no_move(self) -> None:
         story = Story()
-        story.join("short", with_context(100))
-        runs(story, "here", 1000, 100)
-        (refused,) = story.tell(MoveRequested(R, WorkerId("short"), "asked for", is_forced=True))
-        assert isinstance(refused, RefuseMove)
-        assert "has 100 already" in refused.message
+        story.join("other", with_context(1000))
+        runs(story, "here", 1000, 900)
+        story.now += 300  # It may be stalled; by its usual pace it would be far beyond its context.
+        assert story.move("r", "other") == [move("r", "here", "other", "asked for")]
+
+    def test_nor_does_it_keep_one_from_leaving(self) -> None:
+        story = Story()
+        story.join("other", with_context(1000))
+        runs(story, "leaves", 1000, 900)
+        story.now += 300
+        decisions = story.tell(DrainRequested(WorkerId("leaves"), None))
+        assert decisions == [move("r", "leaves", "other", "drain")]
+
+
+def test_one_that_was_accepted_waits_for_a_context_like_that() -> None:
+    story = Story()
+    story.join("short", with_context(100))
+    assert queues(story, Ask(500, is_counted=True, was_accepted=True)) == []
+    assert story.join("long", with_context(1000)) == [start("r", "long")]
+
+
+def test_one_that_can_only_wait_holds_nobody_up() -> None:
+    story = two(slots_of_long=1)
+    assert queues(story, Ask(500, is_counted=True, was_accepted=True)) == []
+    assert story.queue("s") == [start("s", "short")]
 
 
 def test_a_worker_that_leaves_takes_its_context_along() -> None:

@@ -12,6 +12,7 @@ class Ask(Struct, frozen=True, gc=False):
     `num_prompt` is an estimate until a worker has tokenized a prompt of text (`is_counted`), None where
     nobody knows; the other two are None where the client gave none. The true length of the output is nowhere.
     `promises` is what a continuation must keep, and `drawn_by` what the engine carries that drew the output.
+    `was_accepted`: a worker has had room for it.
     """
 
     num_prompt: int | None = None
@@ -21,6 +22,7 @@ class Ask(Struct, frozen=True, gc=False):
     promises: tuple[Promise, ...] = ()
     drawn_by: Carries = CARRIES_ALL
     is_counted: bool = False
+    was_accepted: bool = False
 
     @property
     def context_tokens(self) -> int:
@@ -29,7 +31,7 @@ class Ask(Struct, frozen=True, gc=False):
 
     def with_tokens(self, num_tokens: int) -> "Ask":
         """The same once a worker has counted prompt and output."""
-        return replace(self, num_prompt=num_tokens - self.num_output, is_counted=True)
+        return replace(self, num_prompt=num_tokens - self.num_output, is_counted=True, was_accepted=True)
 
 
 NOTHING_KNOWN = Ask()

@@ -46,6 +46,7 @@ def ask_of(entry: Entry) -> Ask:
         entry.promises,
         entry.drawn_by,
         is_counted,
+        was_accepted=entry.journal.prompt_ids is not None,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from godwit.scheduling.ask import Ask
-from godwit.scheduling.view import ClusterView, ModelView, Running
+from godwit.scheduling.view import ClusterView, Contexts, ModelView, Running
 from godwit.types import MUST_KEEP, Carries, ModelInfo, ModelName, Promise, WorkerId, broken_promises
 
 NOBODY: frozenset[WorkerId] = frozenset()
@@ -44,35 +44,39 @@ def may_reach(one: Running, here: ModelInfo) -> int:
 def avoided(view: ClusterView, running: Running) -> Sequence[frozenset[WorkerId]]:
     """Whom to avoid when a running request leaves its server, in order: who could not go on with it as it
     was, who not at all. One answer where these are the same."""
-    model, ask = running.model, running.ask
+    model = running.model
     here = view.workers[running.worker].models[model].info
-    now_tokens = running.context_tokens(view.now, view.times.token_s(running.worker, model))
-    breaking, unfit = _breaking(view, model, ask.promises, here.carries)
-    worse = breaking | _cramped(view, model, may_reach(running, here))
-    unfit |= _cramped(view, model, now_tokens + 1)
+    breaking, unfit = _breaking(view, model, running.ask.promises, here.carries)
+    last = may_reach(running, here)
+    worse = breaking | _cramped(view, model, last)
+    if worse != unfit:
+        # How far it is, is a guess; but it still runs.
+        guess = running.context_tokens(view.now, view.times.token_s(running.worker, model))
+        unfit |= _cramped(view, model, min(guess + 1, last))
     return (worse,) if worse == unfit else (worse, unfit)
 
 
 def avoided_by_waiting(view: ClusterView, model: ModelName, ask: Ask) -> Sequence[frozenset[WorkerId]]:
     """The same for a request that waits: who would probably be full before it ends, who is for it now.
 
-    Without output it has no promise to lose, and where it is too long for all, one of them must tell its
-    client so.
+    Without output it has no promise to lose. Where a new one is too long for all, one of them must tell its
+    client so; one that was accepted before waits for a server like that.
     """
     breaking = unfit = NOBODY
     if ask.num_output:
         breaking, unfit = _breaking(view, model, ask.promises, ask.drawn_by)
     if ask.num_prompt is not None:
         num_holders = len(view.holders.get(model, ()))
-        left = view.times.remaining_tokens(model, ask.num_output, ask.expected_tokens, ask.max_tokens)
-        full_before = _cramped(view, model, ask.context_tokens + left)
-        if len(full_before) < num_holders:
-            breaking |= full_before
-        if ask.is_counted and full_before:
+        if ask.is_counted:
             full_now = _cramped(view, model, ask.context_tokens + 1)
-            if ask.num_output or len(full_now) < num_holders:
+            if ask.was_accepted or len(full_now) < num_holders:
                 unfit |= full_now
         breaking |= unfit
+        if len(_contexts(view, model)) > 1:
+            left = view.times.remaining_tokens(model, ask.num_output, ask.expected_tokens, ask.max_tokens)
+            full_before = _cramped(view, model, ask.context_tokens + left)
+            if len(full_before) < num_holders:
+                breaking |= full_before
     return (breaking,) if unfit == breaking else (breaking, unfit)
 
 
@@ -83,9 +87,28 @@ def no_longer_contexts(view: ClusterView, model: ModelName, worker: WorkerId) ->
 
 def _cramped(view: ClusterView, model: ModelName, num_tokens: float) -> frozenset[WorkerId]:
     """Whose context is shorter than that."""
-    workers = view.workers
-    holders = view.holders.get(model, ())
-    return frozenset([one for one in holders if workers[one].models[model].info.context_tokens < num_tokens])
+    found = NOBODY
+    for context_tokens, up_to in _contexts(view, model):
+        if context_tokens >= num_tokens:
+            break
+        found = up_to
+    return found
+
+
+def _contexts(view: ClusterView, model: ModelName) -> Contexts:
+    """Each length of a context that there is, shortest first, and who has none that is longer."""
+    known = view.contexts.get(model)
+    if known is None:
+        lengths: dict[int, list[WorkerId]] = {}
+        for name in view.holders.get(model, ()):
+            lengths.setdefault(view.workers[name].models[model].info.context_tokens, []).append(name)
+        up_to: frozenset[WorkerId] = NOBODY
+        sorted_up = []
+        for length in sorted(lengths):
+            up_to |= frozenset(lengths[length])
+            sorted_up.append((length, up_to))
+        known = view.contexts[model] = tuple(sorted_up)
+    return known
 
 
 def _breaking(

@@ -10,6 +10,7 @@ from godwit.errors import InvariantBrokenError
 from godwit.scheduling.ask import NOTHING_KNOWN, Ask
 from godwit.scheduling.bookings import Moving, Place, Saved, Stirred
 from godwit.scheduling.events import Placed, WorkerJoined
+from godwit.scheduling.holders import Holders
 from godwit.scheduling.view import ClusterView, ModelView, Risks, Running, Times, WorkerView
 from godwit.types import ModelInfo, ModelName, RequestId, WorkerId
 
@@ -24,7 +25,7 @@ class Ledger:
     def __init__(self) -> None:
         self.now = 0.0
         self._workers: dict[WorkerId, WorkerView] = {}
-        self._holders: dict[ModelName, dict[WorkerId, None]] = {}
+        self._holders = Holders()
         self._running: dict[RequestId, Running] = {}
         self._moves: dict[RequestId, Moving] = {}
         self._promises: dict[RequestId, Place] = {}
@@ -39,11 +40,13 @@ class Ledger:
         self, times: Times, draw: float = 0.0, risks: Risks | None = None, ask: Ask = NOTHING_KNOWN
     ) -> ClusterView:
         """The cluster as it is now, to be read before the next change."""
-        return ClusterView(self._workers, self._holders, times, self.now, draw, risks, ask)
+        return ClusterView(
+            self._workers, self._holders.of, times, self.now, draw, risks, ask, self._holders.contexts
+        )
 
     def snapshot(self, times: Times, risks: Risks | None = None) -> ClusterView:
         """The same to keep: later changes do not show in it."""
-        holders = {model: tuple(workers) for model, workers in self._holders.items()}
+        holders = {model: tuple(workers) for model, workers in self._holders.of.items()}
         return ClusterView(dict(self._workers), holders, times, self.now, risks=risks)
 
     @property
@@ -54,7 +57,7 @@ class Ledger:
     @property
     def holders(self) -> Mapping[ModelName, Mapping[WorkerId, None]]:
         """The workers that serve a model, by model; a model that nobody serves any more has none."""
-        return self._holders
+        return self._holders.of
 
     @property
     def running(self) -> Mapping[RequestId, Running]:
@@ -106,7 +109,7 @@ class Ledger:
                 used_at_s=self.now,
             )
             known = known.with_model(state)
-            self._holders.setdefault(info.name, {})[event.worker] = None
+            self._holders.add(event.worker, info.name)
         self._workers[event.worker] = known
         self.stirred.ease(event.worker)
         for placed in event.running:
@@ -118,7 +121,7 @@ class Ledger:
         """Forget a worker and what ran there; a move to it stays open until its end is reported."""
         known = self._workers.pop(worker, None)
         for model in () if known is None else known.models:
-            self._forget_holder(worker, model)
+            self._holders.drop(worker, model)
         for request, promise in list(self._promises.items()):
             if promise.worker == worker:
                 del self._promises[request]
@@ -164,7 +167,7 @@ class Ledger:
             self.stirred.stir(info.name)
         if is_load_over and not info.is_loaded:
             self._break_promises(worker, info.name)
-        self._holders.setdefault(info.name, {})[worker] = None
+        self._holders.add(worker, info.name)
 
     def remove_model(self, worker: WorkerId, model: ModelName) -> None:
         """The worker does not serve a model any more, and what was promised of it is not any more either;
@@ -178,12 +181,12 @@ class Ledger:
         gone = known.with_model(replace(state, info=replace(state.info, is_loaded=False), is_loading=False))
         left = {name: other for name, other in gone.models.items() if name != model}
         self._workers[worker] = replace(gone, models=left)
-        self._forget_holder(worker, model)
+        self._holders.drop(worker, model)
 
     def pin(self, model: ModelName, is_pinned: bool) -> None:
         """Let no instance of the model be evicted, or let them again."""
         (self._pinned.add if is_pinned else self._pinned.discard)(model)
-        for worker in self._holders.get(model, ()):
+        for worker in self._holders.of.get(model, ()):
             self._change(Place(worker, model), is_pinned=is_pinned)
             self.stirred.ease(worker)
 
@@ -391,9 +394,3 @@ class Ledger:
             freed = sum(state.info.device_bytes for state in states if state.holds_device)
             claimed += max(0, self._state(Place(worker, model)).info.device_bytes - freed)
         self._workers[worker] = replace(self._workers[worker], claimed_bytes=claimed)
-
-    def _forget_holder(self, worker: WorkerId, model: ModelName) -> None:
-        holders = self._holders[model]
-        holders.pop(worker, None)
-        if not holders:
-            del self._holders[model]

@@ -293,14 +293,14 @@ class Scheduler:
         models = stirred.union(*(waiting & workers[name].models.keys() for name in eased))
         promised = self._suspend(models, eased, stirred)
         for line in self._lines.by_age(models):
-            decisions += self._place(self._unpromised(line), self._free_slot)
+            decisions += self._place(self._unpromised(line), self._free_slot, 0)
         choose = partial(self._choose, promised)
         for line in self._lines.by_age(models):
             some = self._unpromised(line)
             # Once those before have taken what came free, nothing new is possible for the others.
             if line[0].model not in stirred and not any(workers[name].has_room for name in eased):
                 some = [one for one in some if one.request in promised]
-            decisions += self._place(some, choose)
+            decisions += self._place(some, choose, -1)
         for request, promise in promised.items():
             self._ledger.resume(request, promise)
         return decisions
@@ -327,19 +327,23 @@ class Scheduler:
     def _unpromised(self, line: list[Waiting]) -> list[Waiting]:
         return [one for one in line if one.request not in self._ledger.promises]
 
-    def _place(self, line: list[Waiting], choose: Callable[[Waiting], Choice | None]) -> list[Decision]:
+    def _place(
+        self, line: list[Waiting], choose: Callable[[Waiting], Choice | None], last: int
+    ) -> list[Decision]:
+        """Place what can be; `choose` avoids, in the end, those of `_avoided` at the index `last`."""
         decisions: list[Decision] = []
         stuck: list[frozenset[WorkerId]] = []
         for waiting in line:
+            avoids = waiting.not_on | self._avoided(waiting)[last]
             # Whoever may go nowhere else than one who found no room finds none either.
-            if any(not_on <= waiting.not_on for not_on in stuck):
+            if any(others <= avoids for others in stuck):
                 continue
             choice = choose(waiting)
             sent = None if choice is None else self._send(waiting, choice)
             if sent is not None:
                 decisions += sent
-            elif not any(self._avoided(waiting)):  # Else it is choosy, which says nothing of others.
-                stuck.append(waiting.not_on)
+            else:
+                stuck.append(avoids)
         return decisions
 
     def _choose(self, promised: Mapping[RequestId, Place], waiting: Waiting) -> Choice | None:

@@ -66,6 +66,10 @@ class Risks(Struct, frozen=True):
     stall_s: float = 5.0
 
 
+Contexts = tuple[tuple[int, frozenset[WorkerId]], ...]
+"""The lengths of context of a model's holders, shortest first, each with those that have none longer."""
+
+
 class Running(Struct, frozen=True, gc=False):
     """A request that holds a slot on a worker.
 
@@ -228,6 +232,7 @@ class ClusterView(Struct, frozen=True):
 
     `holders` are the workers that serve a model, loaded or not. `draw` is a random number from [0, 1), new
     for each decision. `ask` is the request that is placed, and empty where only a model is asked about.
+    `contexts` keeps what `keeping` has found, for as long as nobody comes, goes or changes.
     """
 
     workers: Mapping[WorkerId, WorkerView]
@@ -237,6 +242,7 @@ class ClusterView(Struct, frozen=True):
     draw: float = 0.0
     risks: Risks | None = None
     ask: Ask = Ask()
+    contexts: dict[ModelName, Contexts] = {}
 
 
 def _held(model: ModelView) -> int:
