@@ -198,7 +198,7 @@ def _chains(processes: Iterable[Sequence[Change]]) -> dict[str, tuple[tuple[str,
 
 
 def differences(real: Played, simulated: Played) -> list[str]:
-    """In words, what is not the same; times may be `RELATIVE` or `ABSOLUTE_S` apart."""
+    """In words, what is not the same, but for times."""
     problems = []
     if real.decisions != simulated.decisions:
         problems += _different("decisions", real.told, simulated.told)
@@ -209,13 +209,17 @@ def differences(real: Played, simulated: Played) -> list[str]:
             problems += _different(f"{machine} {number}", one, other)
     if {*real.seconds} != {*simulated.seconds}:
         problems.append(f"times are of {sorted(real.seconds)}, simulated of {sorted(simulated.seconds)}")
-    problems += [
+    return problems
+
+
+def late(real: Played, simulated: Played) -> list[str]:
+    """In words, which times are more than `RELATIVE` and `ABSOLUTE_S` apart."""
+    return [
         f"{what}: {real_s:.3f} s, simulated {simulated_s:.3f} s"
         for what, real_s in real.seconds.items()
         for simulated_s in [simulated.seconds.get(what, real_s)]
         if abs(real_s - simulated_s) > max(RELATIVE * simulated_s, ABSOLUTE_S)
     ]
-    return problems
 
 
 def _different(what: str, real: Sequence[str], simulated: Sequence[str]) -> list[str]:
