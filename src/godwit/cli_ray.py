@@ -151,7 +151,7 @@ def _until_listening() -> None:
                 f"the head does not listen after {START_S:.0f} s; it is tried again until `godwit ray down`. "
                 f"What is known:\n{problem or 'nothing yet'}"
             )
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # an actor tells nobody that its head listens; it is asked
 
 
 def _run(plan: FleetPlan, node: Node, nodes: list[Node], console: Console) -> None:

@@ -38,7 +38,7 @@ def _keep_short(log: int) -> None:
     while stat.S_ISREG((told := os.fstat(log)).st_mode):
         if told.st_size > MAX_LOG_BYTES:
             os.ftruncate(log, 0)
-        time.sleep(LOOK_S)
+        time.sleep(LOOK_S)  # nothing tells that a file grows
 
 
 def main() -> int:

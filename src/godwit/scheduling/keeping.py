@@ -14,6 +14,8 @@ from godwit.scheduling.view import ClusterView, Contexts, ModelView, Running
 from godwit.types import MUST_KEEP, Carries, ModelInfo, ModelName, Promise, WorkerId, broken_promises
 
 NOBODY: frozenset[WorkerId] = frozenset()
+Avoided = Sequence[frozenset[WorkerId]]
+"""Whom a request avoids while it has a choice, then, if that differs, whom it avoids at any price."""
 
 
 class Needs(NamedTuple):
@@ -41,7 +43,7 @@ def may_reach(one: Running, here: ModelInfo) -> int:
     return min(here.context_tokens, one.ask.num_prompt + one.ask.max_tokens)
 
 
-def avoided(view: ClusterView, running: Running) -> Sequence[frozenset[WorkerId]]:
+def avoided(view: ClusterView, running: Running) -> Avoided:
     """Whom to avoid when a running request leaves its server, in order: who could not go on with it as it
     was, who not at all. One answer where these are the same."""
     model = running.model
@@ -56,7 +58,7 @@ def avoided(view: ClusterView, running: Running) -> Sequence[frozenset[WorkerId]
     return (worse,) if worse == unfit else (worse, unfit)
 
 
-def avoided_by_waiting(view: ClusterView, model: ModelName, ask: Ask) -> Sequence[frozenset[WorkerId]]:
+def avoided_by_waiting(view: ClusterView, model: ModelName, ask: Ask) -> Avoided:
     """The same for a request that waits: who would probably be full before it ends, who is for it now.
 
     Without output it has no promise to lose. Where a new one is too long for all, one of them must tell its

@@ -1,6 +1,6 @@
 """The scheduler: events in, decisions out. It never waits for a load or a move; it reacts to their ends."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from msgspec import Struct
@@ -37,7 +37,7 @@ from godwit.scheduling.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from godwit.scheduling.keeping import NOBODY, avoided_by_waiting, no_longer_contexts
+from godwit.scheduling.keeping import NOBODY, Avoided, avoided_by_waiting, no_longer_contexts
 from godwit.scheduling.ledger import Ledger
 from godwit.scheduling.policies import Policy, ending, quickest, start_of
 from godwit.scheduling.startup import describe, fit
@@ -328,17 +328,18 @@ class Scheduler:
         return [one for one in line if one.request not in self._ledger.promises]
 
     def _place(
-        self, line: list[Waiting], choose: Callable[[Waiting], Choice | None], last: int
+        self, line: list[Waiting], choose: Callable[[Waiting, Avoided], Choice | None], last: int
     ) -> list[Decision]:
-        """Place what can be; `choose` avoids, in the end, those of `_avoided` at the index `last`."""
+        """Place what can be; `choose` avoids, in the end, those at the index `last` of what it is given."""
         decisions: list[Decision] = []
         stuck: list[frozenset[WorkerId]] = []
         for waiting in line:
-            avoids = waiting.not_on | self._avoided(waiting)[last]
+            avoided = self._avoided(waiting)
+            avoids = waiting.not_on | avoided[last]
             # Whoever may go nowhere else than one who found no room finds none either.
             if any(others <= avoids for others in stuck):
                 continue
-            choice = choose(waiting)
+            choice = choose(waiting, avoided)
             sent = None if choice is None else self._send(waiting, choice)
             if sent is not None:
                 decisions += sent
@@ -346,7 +347,9 @@ class Scheduler:
                 stuck.append(avoids)
         return decisions
 
-    def _choose(self, promised: Mapping[RequestId, Place], waiting: Waiting) -> Choice | None:
+    def _choose(
+        self, promised: Mapping[RequestId, Place], waiting: Waiting, avoided: Avoided
+    ) -> Choice | None:
         """The load that was promised before, so that nobody changes his mind at each event; else what the
         policy says; else, after some time, room by and by."""
         view, model = self._view(waiting.ask), waiting.model
@@ -357,7 +360,6 @@ class Scheduler:
                 return choice
         # A request that was preempted once must not drive out others in its turn: they would go on for ever.
         policy = quickest if waiting.was_preempted else self._policy
-        avoided = self._avoided(waiting)
         for avoid in avoided:
             if (choice := policy(view, model, waiting.not_on | avoid)) is not None:
                 return choice
@@ -365,12 +367,11 @@ class Scheduler:
             return ending(view, model, waiting.not_on | avoided[-1])
         return None
 
-    def _free_slot(self, waiting: Waiting) -> Choice | None:
+    def _free_slot(self, waiting: Waiting, avoided: Avoided) -> Choice | None:
         """A free slot where it can go on exactly; others only once `_choose` has found nothing better."""
-        not_on = waiting.not_on | self._avoided(waiting)[0]
-        return self._start(self._view(waiting.ask), waiting.model, not_on)
+        return self._start(self._view(waiting.ask), waiting.model, waiting.not_on | avoided[0])
 
-    def _avoided(self, waiting: Waiting) -> Sequence[frozenset[WorkerId]]:
+    def _avoided(self, waiting: Waiting) -> Avoided:
         return avoided_by_waiting(self._ledger.view(self._times), waiting.model, waiting.ask)
 
     def _send(self, waiting: Waiting, choice: Choice) -> list[Decision] | None:

@@ -14,6 +14,8 @@ from godwit.types import ModelName, Tier, WorkerId
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 
+Knowledge = Literal["history", "lives", "leaving"]
+
 GPU_JITTER_S = 0.6
 """Length of the rare outliers of cleaning up a device."""
 
@@ -145,7 +147,7 @@ class Policies(Struct, frozen=True):
     early: EarlySettings | None = None
     family: str = "hierarchical"
     stall_s: NotNegative = 5.0
-    knows: Literal["history", "lives", "leaving"] = "history"
+    knows: Knowledge = "history"
     dead_after_s: NotNegative = 5.0
     max_failovers: Annotated[int, Meta(ge=0)] = 5
 

@@ -2,19 +2,16 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
 from godwit.costs.survival import Floats
 from godwit.scheduling.view import Hazards
-from godwit.sim.spec import Stay, WorkerSpec
+from godwit.sim.spec import Knowledge, Stay, WorkerSpec
 from godwit.types import WorkerId
 
 
-def known_hazards(
-    knows: Literal["history", "lives", "leaving"], workers: Sequence[WorkerSpec]
-) -> Hazards | None:
+def known_hazards(knows: Knowledge, workers: Sequence[WorkerSpec]) -> Hazards | None:
     """What a head is told (`spec.Policies.knows`); None: it must estimate."""
     if knows == "history":
         return None
